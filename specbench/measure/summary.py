@@ -1,0 +1,84 @@
+"""What a cell came to: the numbers that tables, figures and sentences are made of.
+
+Owns the names and denominators of derived numbers. `measure.metrics` computes them from
+records; `report` only shows them. A ratio with an empty denominator is None, never 0 or NaN.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from specbench.records import Cell
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A measured value with its 95 % interval; low and high are None where none can be had."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+    def excludes(self, value: float) -> bool:
+        """Whether the interval is known and does not contain `value`."""
+        return self.low is not None and self.high is not None and not self.low <= value <= self.high
+
+
+@dataclass(frozen=True)
+class CellSummary:
+    """All numbers of one cell; measured unless the name says predicted.
+
+    Counts are totals over all prompts (first repeat only: repeats time identical work).
+    alpha_overlap: mean of sum min(p,q) over the target's own tokens (paper Cor. 3.6).
+    acceptance_rate: accepted / tested. accepted_fraction: accepted / drafted.
+    block_efficiency: committed tokens / target calls after prefill, per row.
+    acceptance_by_position: accepted at position i / tested at position i, i = 1..gamma; None
+    where nothing was tested.
+    accepted_histogram: rounds of full width by number of accepted drafts, 0..gamma.
+    drafted_histogram: rounds by number of drafted tokens (effective gamma).
+    cost_coefficient: seconds of one draft call / one target call of one token, both alone, this
+    pair, dtype and device. verify_ratio: target call of gamma+1 tokens / target call of one.
+    speedup, decode_speedup: baseline seconds per committed token / this arm's, same prompts,
+    end to end and after prefill (ratio of totals). speedup_geomean: geometric mean of the
+    per-prompt end-to-end ratios.
+    expected_tokens, walltime_improvement: predicted by Eq. 1 and Thm 3.8 from alpha_overlap,
+    gamma and cost_coefficient.
+    ttft_s, tpot_s: medians over generations; tpot_s = (total - ttft) / (tokens - 1).
+    flags: short words a reader must see: "failed", "unstable", "gamma not fixed", "short",
+    "not reproducible", "exceeds c=0 ceiling", "position cliff at 4", ...
+    """
+
+    cell: Cell
+    num_prompts: int
+    num_failed: int = 0
+    error: str | None = None
+    num_committed: int = 0
+    min_committed: int | None = None
+    max_committed: int | None = None
+    num_rounds: int = 0
+    num_drafted: int = 0
+    num_tested: int = 0
+    num_accepted: int = 0
+    alpha_overlap: Estimate | None = None
+    acceptance_rate: Estimate | None = None
+    accepted_fraction: float | None = None
+    block_efficiency: Estimate | None = None
+    acceptance_by_position: tuple[float | None, ...] = ()
+    accepted_histogram: tuple[int, ...] = ()
+    drafted_histogram: dict[int, int] = field(default_factory=dict)
+    cost_coefficient: Estimate | None = None
+    verify_ratio: Estimate | None = None
+    speedup: Estimate | None = None
+    decode_speedup: Estimate | None = None
+    speedup_geomean: Estimate | None = None
+    expected_tokens: float | None = None
+    walltime_improvement: float | None = None
+    tokens_per_s: float | None = None
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    flags: tuple[str, ...] = ()
+
+    @property
+    def mean_committed(self) -> float | None:
+        """Committed tokens per prompt; None where no prompt finished."""
+        return self.num_committed / self.num_prompts if self.num_prompts else None
