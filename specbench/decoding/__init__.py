@@ -1,0 +1,24 @@
+"""The algorithm: autoregressive and speculative decoding of a batch of prompts.
+
+Owns rounds: what is drafted, tested, committed and rolled back. Knows nothing of text, files,
+clocks and tables.
+"""
+
+from specbench.decoding.loop import Decoded, decode
+from specbench.decoding.phases import SILENT, Phase, Phases
+from specbench.decoding.rounds import DecodingError, ImpossibleDraft, NonFiniteLogits, Rules, law
+from specbench.decoding.streams import uniforms
+
+__all__ = [
+    "SILENT",
+    "Decoded",
+    "DecodingError",
+    "ImpossibleDraft",
+    "NonFiniteLogits",
+    "Phase",
+    "Phases",
+    "Rules",
+    "decode",
+    "law",
+    "uniforms",
+]

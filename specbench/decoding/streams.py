@@ -1,0 +1,34 @@
+"""Random numbers as an argument: one independent stream per (seed, cell, prompt).
+
+Owns how a stream is keyed. A stream does not depend on the order in which cells or prompts are
+run, nor on which other rows share the batch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+
+def uniforms(
+    seed: int, cell: str, prompt_ids: Sequence[str], num_rounds: int, gamma: int
+) -> torch.Tensor:
+    """Uniform numbers in [0, 1), float64, shaped (B, num_rounds, 2 * gamma + 1).
+
+    Round r of row b uses slots 0..gamma-1 to draw its drafts, gamma..2*gamma-1 to accept them
+    and the last slot for the token of the target's own. `num_rounds` is at most
+    max_new_tokens, since every round commits a token.
+    """
+    shape = (num_rounds, 2 * gamma + 1)
+    rows = [_generator(seed, cell, prompt_id).random(shape) for prompt_id in prompt_ids]
+    return torch.from_numpy(np.stack(rows))
+
+
+def _generator(seed: int, cell: str, prompt_id: str) -> np.random.Generator:
+    # A cryptographic hash, because neighbouring seeds must not give related Philox keys.
+    text = f"{seed}\x00{cell}\x00{prompt_id}".encode()
+    key = int.from_bytes(hashlib.blake2b(text, digest_size=16).digest(), "little")
+    return np.random.Generator(np.random.Philox(key=key))
