@@ -1,0 +1,189 @@
+"""What the user asked for: one frozen configuration from defaults, a TOML file and flags.
+
+Owns the options of a sweep, their defaults, their allowed values and the range syntax. Knows
+nothing of models and prompts beyond their names.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+POCKET_TARGET = "pocket/target"
+POCKET_DRAFTS = ("pocket/small", "pocket/small-distilled", "pocket/base", "pocket/large")
+POCKET_TASKS = ("pocket-ende", "pocket-summary")
+
+
+class UsageError(ValueError):
+    """An option has a value that is not allowed; the message names option, value and allowed."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """Every option of a sweep. Names are those of the flags, and of the keys in a TOML file.
+
+    limit: prompts per task. max_prompt_tokens: cut longer prompts to this many tokens; None
+    never cuts. repeats: how often identical work is timed. warmup: untimed generations of each
+    arm before the first timed one. turns: calls per step time. threads: CPU threads of the
+    models; None takes torch's default. prefix: overrides the one of the checkpoint family.
+    """
+
+    target: str = POCKET_TARGET
+    draft: tuple[str, ...] = ()
+    task: tuple[str, ...] = ()
+    gamma: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7, 8)
+    temperature: tuple[float, ...] = (0.0, 1.0)
+    top_k: int = 0
+    top_p: float = 1.0
+    batch: tuple[int, ...] = (1,)
+    limit: int = 20
+    max_new_tokens: int = 128
+    min_new_tokens: int = 0
+    max_prompt_tokens: int | None = None
+    prefix: str | None = None
+    dtype: str = "auto"
+    device: str = "auto"
+    threads: int | None = None
+    seed: int = 0
+    repeats: int = 1
+    warmup: int = 1
+    turns: int = 30
+
+    def resolved(self) -> Config:
+        """The same with the defaults that depend on the target; raises UsageError.
+
+        A pocket target brings its own drafts and tasks; any other needs them named.
+        """
+        config = replace(self, gamma=tuple(sorted({*self.gamma})))
+        if config.target.startswith("pocket/"):
+            drafts = tuple(name for name in POCKET_DRAFTS if name != config.target)
+            config = replace(config, draft=config.draft or drafts, task=config.task or POCKET_TASKS)
+        if any(config.gamma) and not config.draft:
+            raise UsageError(
+                f"--draft: none given for target {config.target}; allowed are pocket/NAME, a "
+                "local folder or a Hugging Face id (or --gamma 0 for the target alone)"
+            )
+        if not config.task:
+            raise UsageError(
+                f"--task: none given for target {config.target}; allowed are wmt-ende, cnn-dm, "
+                "pocket-ende, pocket-summary or file:PATH.jsonl"
+            )
+        config._check()
+        return config
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, as they are written to the run folder."""
+        return asdict(self)
+
+    def _check(self) -> None:
+        least = {
+            "limit": 1, "max_new_tokens": 1, "min_new_tokens": 0, "max_prompt_tokens": 1,
+            "threads": 1, "repeats": 1, "warmup": 0, "turns": 1, "top_k": 0, "seed": 0,
+        }  # fmt: skip
+        for name, lowest in least.items():
+            value = getattr(self, name)
+            if value is not None and value < lowest:
+                raise UsageError(f"{flag(name)} {value}: allowed are integers >= {lowest}")
+        for name, lowest in {"gamma": 0, "batch": 1}.items():
+            for value in getattr(self, name):
+                if value < lowest:
+                    raise UsageError(f"{flag(name)} {value}: allowed are integers >= {lowest}")
+        for value in self.temperature:
+            if not 0.0 <= value < float("inf"):
+                raise UsageError(f"--temperature {value}: allowed are finite numbers >= 0")
+        if not 0.0 < self.top_p <= 1.0:
+            raise UsageError(f"--top-p {self.top_p}: allowed are numbers in (0, 1]")
+        if self.min_new_tokens > self.max_new_tokens:
+            raise UsageError(
+                f"--min-new-tokens {self.min_new_tokens}: allowed are integers up to "
+                f"--max-new-tokens {self.max_new_tokens}"
+            )
+
+
+def flag(name: str) -> str:
+    """The command-line spelling of a field."""
+    return "--" + name.replace("_", "-")
+
+
+def read_config(path: Path | None, flags: Mapping[str, Any]) -> Config:
+    """A configuration from a TOML file (or none) overridden by the flags that were given.
+
+    flags: field names to values; None means "not given". Raises UsageError.
+    """
+    values: dict[str, Any] = {}
+    if path is not None:
+        values = _from_toml(path)
+    values.update({name: value for name, value in flags.items() if value is not None})
+    return Config(**values).resolved()
+
+
+def _from_toml(path: Path) -> dict[str, Any]:
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--config {path}: cannot be read ({error})") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"--config {path}: not valid TOML ({error})") from None
+    known = {field.name: field for field in fields(Config)}
+    for name in table:
+        if name not in known:
+            raise UsageError(f"--config {path}: key {name!r}: allowed are {', '.join(known)}")
+    return {name: _value(path, name, value) for name, value in table.items()}
+
+
+def _value(path: Path, name: str, value: Any) -> Any:
+    """One TOML value as the field's type; lists may be written as ranges, as on the line."""
+    where = f"--config {path}: {name}"
+    if name in {"gamma", "batch"}:
+        return int_range(where, value if isinstance(value, str) else _joined(value))
+    if name == "temperature":
+        return float_range(where, value if isinstance(value, str) else _joined(value))
+    if name in {"draft", "task"}:
+        value = [value] if isinstance(value, str) else value
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise UsageError(f"{where} {value!r}: allowed are a string or a list of strings")
+        return tuple(value)
+    allowed: type = {"top_p": float, "target": str, "dtype": str, "device": str, "prefix": str}.get(
+        name, int
+    )
+    if allowed is float and isinstance(value, int):
+        value = float(value)
+    if not isinstance(value, allowed) or isinstance(value, bool):
+        raise UsageError(f"{where} {value!r}: allowed is a value of type {allowed.__name__}")
+    return value
+
+
+def _joined(value: Any) -> str:
+    items = value if isinstance(value, list) else [value]
+    return ",".join(str(item) for item in items)
+
+
+def int_range(option: str, text: str) -> tuple[int, ...]:
+    """The integers of "1..8", "1..9:2", "1,3,5" or a mixture; raises UsageError."""
+    allowed = f"{option} {text!r}: allowed are integers, ranges like 1..8 or 1..9:2, and lists"
+    values: list[int] = []
+    for part in text.split(","):
+        try:
+            bounds, _, step = part.partition(":")
+            low, dots, high = bounds.partition("..")
+            stride = int(step) if step else 1
+            if not dots and step:
+                raise ValueError(part)
+            span = range(int(low), int(high if dots else low) + 1, stride)
+        except ValueError:
+            raise UsageError(f"{allowed}; {part!r} is none of them") from None
+        if stride < 1 or not span:
+            raise UsageError(f"{allowed}; {part!r} is empty")
+        values.extend(span)
+    return tuple(dict.fromkeys(values))
+
+
+def float_range(option: str, text: str) -> tuple[float, ...]:
+    """The numbers of a list like "0,0.5,1"; raises UsageError."""
+    try:
+        return tuple(dict.fromkeys(float(part) for part in text.split(",")))
+    except ValueError:
+        raise UsageError(f"{option} {text!r}: allowed are numbers and lists like 0,1") from None

@@ -1,0 +1,135 @@
+"""The run folder: `run.json` written before measuring, `raw.jsonl` one record a line.
+
+Owns reading, appending, resuming and refusing. The raw lines are the truth; everything else in
+the folder is made from them. Knows nothing of formatting.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from specbench.experiment.config import UsageError
+from specbench.records import (
+    SCHEMA_VERSION,
+    Arm,
+    Cell,
+    Generation,
+    Group,
+    Limits,
+    Record,
+    Sampling,
+    from_dict,
+    to_dict,
+)
+
+INFO, RAW = "run.json", "raw.jsonl"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run as it was read: `info` is what run.json holds, `cells` the whole grid."""
+
+    info: dict[str, Any]
+    cells: list[Cell]
+    records: list[Record]
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file so that a reader finds the old one or the new one, never a part."""
+    scratch = path.with_name(path.name + ".part")
+    scratch.write_text(text, encoding="utf-8")
+    os.replace(scratch, path)
+
+
+class Store:
+    """Appends records to a run folder; every line is on disk before the next is measured."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def exists(self) -> bool:
+        """Whether the folder already holds a run."""
+        return (self.folder / INFO).exists()
+
+    def create(self, info: dict[str, Any], cells: list[Cell]) -> None:
+        """Begin a run: its configuration, host and grid are written before any measurement."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        whole = {
+            "schema_version": SCHEMA_VERSION,
+            **info,
+            "cells": [asdict(cell) for cell in cells],
+        }
+        (self.folder / RAW).write_bytes(b"")
+        write_atomically(self.folder / INFO, json.dumps(whole, indent=2, ensure_ascii=False) + "\n")
+
+    def append(self, record: Record) -> None:
+        """Add one line and hand it to the operating system."""
+        line = json.dumps(to_dict(record), separators=(",", ":"))
+        with open(self.folder / RAW, "a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+    def repair(self) -> None:
+        """Cut off a last line that a kill left unfinished, so that the next one stands alone."""
+        path = self.folder / RAW
+        content = path.read_bytes()
+        if content and not content.endswith(b"\n"):
+            with open(path, "r+b") as file:
+                file.truncate(content.rfind(b"\n") + 1)
+
+    def read(self) -> Run:
+        """The whole run. Raises UsageError where the folder holds none or a broken one."""
+        path = self.folder / INFO
+        try:
+            info = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise UsageError(
+                f"RUN {self.folder}: holds no {INFO}; allowed is the folder of a sweep"
+            ) from None
+        except (OSError, ValueError) as error:
+            raise UsageError(f"RUN {self.folder}: {INFO} cannot be read ({error})") from None
+        if info.get("schema_version") != SCHEMA_VERSION:
+            raise UsageError(
+                f"RUN {self.folder}: schema version {info.get('schema_version')}; "
+                f"allowed is {SCHEMA_VERSION}"
+            )
+        cells = [_cell(item) for item in info.pop("cells")]
+        return Run(info, cells, _latest(self._lines()))
+
+    def _lines(self) -> Iterator[Record]:
+        path = self.folder / RAW
+        with open(path, encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                if not line.endswith("\n"):
+                    return  # a kill left it unfinished; `repair` cuts it off before a resume
+                try:
+                    yield from_dict(json.loads(line))
+                except ValueError as error:
+                    raise UsageError(f"RUN {self.folder}: {RAW} line {number}: {error}") from None
+
+
+def record_key(record: Record) -> tuple[Any, ...]:
+    """What a record is about; two with the same key are the same measurement."""
+    if isinstance(record, Generation):
+        return ("generation", record.cell, record.prompt_ids, record.repeat)
+    kind = type(record).__name__
+    values = asdict(record)
+    values.pop("overlaps", None)
+    values.pop("seconds", None)
+    return (kind, *values.values())
+
+
+def _latest(records: Iterator[Record]) -> list[Record]:
+    """Of several records about the same thing the last one, in the order of first mention."""
+    return list({record_key(record): record for record in records}.values())
+
+
+def _cell(item: dict[str, Any]) -> Cell:
+    group = dict(item["group"])
+    group["sampling"] = Sampling(**group["sampling"])
+    group["limits"] = Limits(**group["limits"])
+    return Cell(Group(**group), Arm(**item["arm"]))
