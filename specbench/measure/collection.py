@@ -1,0 +1,110 @@
+"""All records of a run, sorted to where they belong: one walk, shared by every question asked.
+
+Owns which baseline belongs to which arm, and which prompts two arms have in common.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from specbench.measure.resampling import Resampler
+from specbench.measure.steps import StepCosts
+from specbench.measure.tally import Prompt, Tally, tally
+from specbench.measure.validation import InvalidRecord, name_of
+from specbench.records import Arm, Cell, Generation, OverlapTrace, Record, StepTimes
+
+
+@dataclass(frozen=True)
+class Overlaps:
+    """Totals of sum min(p, q) along the target's own outputs, with one draft, by prompt.
+
+    prompt_ids: n of them. sums: of the overlaps. counts: of the tokens. (n,) each.
+    """
+
+    prompt_ids: tuple[str, ...]
+    sums: np.ndarray
+    counts: np.ndarray
+
+
+@dataclass(frozen=True)
+class Collected:
+    """A run's records by cell. tallies: by `Cell.key`; overlaps: by baseline key and draft."""
+
+    cells: tuple[Cell, ...]
+    tallies: dict[str, Tally]
+    overlaps: dict[tuple[str, str], Overlaps]
+    steps: StepCosts
+    resampler: Resampler
+
+    def baseline(self, cell: Cell) -> Tally | None:
+        """The tally of the baseline of the cell's group, None where it was not measured."""
+        return self.tallies.get(baseline_of(cell).key)
+
+    def overlaps_of(self, cell: Cell) -> Overlaps | None:
+        """The overlaps of the cell's draft in the cell's group, None where there are none."""
+        return self.overlaps.get((baseline_of(cell).key, cell.arm.draft or ""))
+
+
+def baseline_of(cell: Cell) -> Cell:
+    """The cell of the same group that decodes with the target alone."""
+    return Cell(cell.group, Arm())
+
+
+def collect(
+    cells: Sequence[Cell], records: Iterable[Record], seed: int, resamples: int = 2000
+) -> Collected:
+    """The run's records by cell. Raises InvalidRecord for a record that belongs to no cell."""
+    generations: dict[str, list[Generation]] = {cell.key: [] for cell in cells}
+    traces: dict[tuple[str, str], dict[str, OverlapTrace]] = {}
+    steps: list[StepTimes] = []
+    for record in records:
+        if isinstance(record, Generation):
+            if record.cell not in generations:
+                raise InvalidRecord(f"{name_of(record)}: the run has no such cell")
+            generations[record.cell].append(record)
+        elif isinstance(record, OverlapTrace):
+            traces.setdefault((record.cell, record.draft), {})[record.prompt_id] = record
+        else:
+            steps.append(record)
+    return Collected(
+        cells=tuple(cells),
+        tallies={
+            cell.key: tally(cell, generations[cell.key]) for cell in cells if generations[cell.key]
+        },
+        overlaps={key: _overlaps(list(found.values())) for key, found in traces.items()},
+        steps=StepCosts(steps, seed, resamples),
+        resampler=Resampler(seed, resamples),
+    )
+
+
+def _overlaps(traces: Sequence[OverlapTrace]) -> Overlaps:
+    return Overlaps(
+        tuple(trace.prompt_id for trace in traces),
+        # float32 models may sum a distribution to 1.0000001, which is no alpha.
+        np.array([sum(min(value, 1.0) for value in trace.overlaps) for trace in traces]),
+        np.array([float(len(trace.overlaps)) for trace in traces]),
+    )
+
+
+@dataclass(frozen=True)
+class Shared:
+    """The prompts that ended well in two arms: their ids and their indices in each tally."""
+
+    prompts: tuple[Prompt, ...]
+    first: np.ndarray
+    second: np.ndarray
+
+
+def shared_prompts(first: Tally, second: Tally) -> Shared:
+    """What two arms can be compared on. A prompt that failed in either takes no part."""
+    place = {prompt: index for index, prompt in enumerate(second.prompts)}
+    pairs = [
+        (prompt, index, place[prompt])
+        for index, prompt in enumerate(first.prompts)
+        if prompt in place
+    ]
+    indices = np.array([pair[1:] for pair in pairs], dtype=np.int64).reshape(-1, 2)
+    return Shared(tuple(pair[0] for pair in pairs), indices[:, 0], indices[:, 1])

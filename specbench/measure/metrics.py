@@ -1,0 +1,214 @@
+"""From records to numbers: one summary per cell, each ratio with its interval.
+
+Owns how totals become ratios. Ratios are of totals over the prompts that ended well in both
+arms, so long outputs weigh as much as they cost; their intervals come from one paired bootstrap
+over prompts (`resampling`). Knows nothing of where records lie or how a summary is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from specbench import theory
+from specbench.measure.collection import (
+    Collected,
+    baseline_of,
+    collect,
+    shared_prompts,
+)
+from specbench.measure.flags import flags_of, num_short
+from specbench.measure.resampling import Resampler, estimate, rate, ratio
+from specbench.measure.steps import NotMeasured
+from specbench.measure.summary import SHORT_OUTPUT_TOKENS, CellSummary, Estimate
+from specbench.measure.tally import Tally
+from specbench.records import Cell, Record
+
+
+def summarize(cells: Sequence[Cell], records: Iterable[Record], seed: int) -> list[CellSummary]:
+    """One summary per cell, in the order given; a cell without records is flagged.
+
+    seed: of the bootstrap. Raises InvalidRecord for records that contradict themselves.
+    """
+    return summarize_collected(collect(cells, records, seed))
+
+
+def summarize_collected(collected: Collected) -> list[CellSummary]:
+    """As `summarize`, for records that are already sorted by cell."""
+    return [_summarize(collected, cell) for cell in collected.cells]
+
+
+def _summarize(collected: Collected, cell: Cell) -> CellSummary:
+    found = collected.tallies.get(cell.key)
+    summary = CellSummary(cell=cell, num_prompts=0)
+    if found is not None:
+        numbers = {
+            **_failures(found),
+            **_counts(found),
+            **_rates(found, collected.resampler),
+            **_seconds(found),
+            **_speedups(collected, found),
+            **_costs(collected, cell),
+            "alpha_overlap": alpha_overlap(collected, cell),
+        }
+        summary = _with_predictions(replace(summary, **numbers))
+    return replace(summary, flags=flags_of(summary, found))
+
+
+def _failures(found: Tally) -> dict[str, Any]:
+    prompts = {prompt for one in found.failed for prompt in one.prompt_ids}
+    # A failed cell may not have come as far as a prompt, yet it is not a success.
+    return {
+        "num_failed": max(len(prompts), min(1, len(found.failed))),
+        "error": found.failed[0].error if found.failed else None,
+    }
+
+
+def _counts(found: Tally) -> dict[str, Any]:
+    rows, gamma = found.rows, found.cell.arm.gamma
+    # A round cut short by EOS says only "at least this many": it has no place in a histogram.
+    whole = (rows.drafted == gamma) & ((rows.tested > rows.accepted) | (rows.tested == gamma))
+    widths, rounds = np.unique(rows.drafted, return_counts=True)
+    return {
+        "num_prompts": sum(len(prompt) for prompt in found.prompts),
+        "num_committed": int(found.num_committed.sum()),
+        "min_committed": int(found.lengths.min()) if len(found.lengths) else None,
+        "max_committed": int(found.lengths.max()) if len(found.lengths) else None,
+        "num_short": num_short(found.lengths),
+        "num_rounds": int(found.num_target_calls.sum()),
+        "num_drafted": int(found.num_drafted.sum()),
+        "num_tested": int(found.num_tested.sum()),
+        "num_accepted": int(found.num_accepted.sum()),
+        "accepted_histogram": tuple(
+            int(count) for count in np.bincount(rows.accepted[whole], minlength=gamma + 1)
+        ),
+        "drafted_histogram": {
+            int(width): int(count) for width, count in zip(widths, rounds, strict=True)
+        },
+    }
+
+
+def _rates(found: Tally, resampler: Resampler) -> dict[str, Any]:
+    num_prompts = len(found.prompts)
+    committed, calls, drafted, tested, accepted = resampler.totals(
+        found.num_committed,
+        found.num_target_calls,
+        found.num_drafted,
+        found.num_tested,
+        found.num_accepted,
+    )
+    by_position = ratio(found.accepted_at.sum(axis=0), found.tested_at.sum(axis=0))
+    per_prompt = ratio(found.num_committed, found.num_target_calls)
+    return {
+        "acceptance_rate": rate(ratio(accepted, tested), num_prompts),
+        "accepted_fraction": _number(ratio(accepted[0], drafted[0])),
+        "block_efficiency": estimate(ratio(committed, calls), num_prompts),
+        "block_efficiency_macro": _number(np.mean(per_prompt)) if num_prompts else None,
+        "acceptance_by_position": tuple(_number(value) for value in by_position),
+    }
+
+
+def _seconds(found: Tally) -> dict[str, Any]:
+    committed = found.num_committed.sum()
+    return {
+        "tokens_per_s": _number(ratio(committed, found.total_s.sum())),
+        "decode_tokens_per_s": _number(ratio(committed, found.decode_s.sum())),
+        "ttft_s": _known_median(found.ttft_s),
+        "tpot_s": _known_median(found.tpot_s),
+    }
+
+
+def _speedups(collected: Collected, found: Tally) -> dict[str, Any]:
+    baseline = collected.baseline(found.cell)
+    if baseline is None:
+        return {}
+    both = shared_prompts(found, baseline)
+    arm_tokens, base_tokens = found.num_committed[both.first], baseline.num_committed[both.second]
+    arm_s, base_s = found.total_s[both.first], baseline.total_s[both.second]
+    per_prompt = np.log(ratio(base_s * arm_tokens, arm_s * base_tokens))
+    sums = collected.resampler.totals(per_prompt, np.ones(len(per_prompt)))
+    shortest = np.minimum(found.shortest[both.first], baseline.shortest[both.second])
+    long = shortest >= SHORT_OUTPUT_TOKENS
+    return {
+        "speedup": estimate(speedup_replicates(collected, found, baseline), len(both.prompts)),
+        "decode_speedup": estimate(
+            speedup_replicates(collected, found, baseline, decode_only=True), len(both.prompts)
+        ),
+        "speedup_geomean": estimate(np.exp(ratio(*sums)), len(both.prompts)),
+        "speedup_without_short": None
+        if long.all()
+        else estimate(speedup_replicates(collected, found, baseline, only=long), int(long.sum())),
+    }
+
+
+def speedup_replicates(
+    collected: Collected,
+    found: Tally,
+    baseline: Tally,
+    decode_only: bool = False,
+    only: np.ndarray | None = None,
+) -> np.ndarray:
+    """Baseline seconds per committed token / those of `found`, (1 + resamples,).
+
+    Ratio of totals over the prompts that ended well in both. only: which of those to take.
+    """
+    both = shared_prompts(found, baseline)
+    chosen = slice(None) if only is None else only
+    first, second = both.first[chosen], both.second[chosen]
+    arm_s = (found.decode_s if decode_only else found.total_s)[first]
+    base_s = (baseline.decode_s if decode_only else baseline.total_s)[second]
+    totals = collected.resampler.totals(
+        base_s, baseline.num_committed[second], arm_s, found.num_committed[first]
+    )
+    return ratio(totals[0] * totals[3], totals[1] * totals[2])
+
+
+def alpha_overlap(collected: Collected, cell: Cell) -> Estimate | None:
+    """Mean of sum min(p, q) over all tokens, its interval clustered by prompt (Cor. 3.6)."""
+    overlaps = collected.overlaps_of(cell)
+    if overlaps is None:
+        return None
+    sums, counts = collected.resampler.totals(overlaps.sums, overlaps.counts)
+    return rate(ratio(sums, counts), len(overlaps.prompt_ids))
+
+
+def _costs(collected: Collected, cell: Cell) -> dict[str, Any]:
+    """c and the verification ratio, where this very pair was timed; None where it was not."""
+    draft, baseline, steps = cell.arm.draft, baseline_of(cell), collected.steps
+    if draft is None:
+        return {}
+    found: dict[str, Any] = {}
+    with suppress(NotMeasured):
+        replicates = steps.cost_coefficient(baseline, draft)
+        found["cost_coefficient"] = estimate(replicates, steps.num_calls(baseline))
+    with suppress(NotMeasured):
+        replicates = steps.verify_ratio(baseline, cell.arm.gamma)
+        found["verify_ratio"] = estimate(replicates, steps.num_calls(baseline))
+    return found
+
+
+def _with_predictions(summary: CellSummary) -> CellSummary:
+    """The summary with Eq. 1 and Thm 3.8 at its own alpha_overlap and cost_coefficient."""
+    gamma = summary.cell.arm.gamma
+    if gamma == 0:
+        return replace(summary, expected_tokens=1.0, walltime_improvement=1.0)
+    alpha, cost = summary.alpha_overlap, summary.cost_coefficient
+    if alpha is None:
+        return summary
+    expected = theory.expected_tokens(alpha.value, gamma)
+    walltime = None if cost is None else theory.walltime_improvement(alpha.value, gamma, cost.value)
+    return replace(summary, expected_tokens=expected, walltime_improvement=walltime)
+
+
+def _number(value: float | np.floating[Any] | np.ndarray) -> float | None:
+    number = float(value)
+    return number if np.isfinite(number) else None
+
+
+def _known_median(values: np.ndarray) -> float | None:
+    known = values[np.isfinite(values)]
+    return float(np.median(known)) if len(known) else None

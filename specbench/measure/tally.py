@@ -1,0 +1,182 @@
+"""A cell's generations as arrays with one entry per prompt: the form that ratios are made from.
+
+Owns how repeats become one number per prompt: counts are those of the first repeat, for repeats
+time identical work; seconds are the median over the repeats, which a single stall cannot move.
+Warm-ups (repeat below 0) are in the raw lines and in no number.
+At a batch above 1 "a prompt" is one batch of prompts, decoded together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+
+import numpy as np
+
+from specbench.measure.rounds import RoundSeconds, RowRounds, round_seconds, row_rounds
+from specbench.measure.validation import check
+from specbench.records import OK, Cell, Generation
+
+Prompt = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Counts and robust seconds of the prompts of a cell that ended well, in order.
+
+    prompts: their ids, n of them. failed: the generations that did not end well.
+    Arrays are (n,), or (n, gamma) for *_at, whose column i - 1 is position i of a round.
+    num_target_calls: calls of the target after prefill, counted once per unfinished row.
+    total_s, decode_s, ttft_s, tpot_s: seconds per generation; NaN where unknown.
+    num_full_rounds, full_draft_s, full_verify_s, full_rest_s: rounds that drafted gamma tokens,
+    and their seconds. round_s: seconds of all rounds.
+    repeat_spread: (largest - smallest) / median of total_s over repeats; NaN for one repeat.
+    lengths: committed tokens of each output; shortest: of each prompt's shortest output, (n,).
+    rows: the rounds of the first repeats.
+    reproducible: whether all repeats gave the same tokens and the same accepted counts.
+    """
+
+    cell: Cell
+    prompts: tuple[Prompt, ...]
+    failed: tuple[Generation, ...]
+    num_committed: np.ndarray
+    num_target_calls: np.ndarray
+    num_drafted: np.ndarray
+    num_tested: np.ndarray
+    num_accepted: np.ndarray
+    tested_at: np.ndarray
+    accepted_at: np.ndarray
+    total_s: np.ndarray
+    decode_s: np.ndarray
+    ttft_s: np.ndarray
+    tpot_s: np.ndarray
+    num_full_rounds: np.ndarray
+    full_draft_s: np.ndarray
+    full_verify_s: np.ndarray
+    full_rest_s: np.ndarray
+    round_s: np.ndarray
+    repeat_spread: np.ndarray
+    steal_fraction: np.ndarray
+    lengths: np.ndarray
+    shortest: np.ndarray
+    rows: RowRounds
+    reproducible: bool
+
+
+def tally(cell: Cell, generations: Iterable[Generation]) -> Tally:
+    """The tally of one cell. Raises InvalidRecord when a record contradicts itself."""
+    # A warm-up counts only when it failed: then it is the reason why nothing followed.
+    every = [one for one in generations if one.repeat >= 0 or one.status != OK]
+    by_prompt: dict[Prompt, list[Generation]] = {}
+    for one in every:
+        by_prompt.setdefault(one.prompt_ids, []).append(one)
+    ended = {
+        prompt: sorted(repeats, key=lambda one: one.repeat)
+        for prompt, repeats in by_prompt.items()
+        if all(one.status == OK for one in repeats)
+    }
+    repeats = list(ended.values())
+    flat = [one for group in repeats for one in group]
+    everything = row_rounds(flat)
+    check(cell, flat, everything)
+    firsts = [group[0] for group in repeats]
+    rows = row_rounds(firsts) if len(flat) > len(firsts) else everything
+    return Tally(
+        cell=cell,
+        prompts=tuple(ended),
+        failed=tuple(one for one in every if one.status != OK),
+        lengths=np.array([len(row) for one in firsts for row in one.tokens], dtype=np.int64),
+        shortest=np.array([min(map(len, one.tokens)) for one in firsts], dtype=np.int64),
+        rows=rows,
+        reproducible=all(_same_work(group) for group in repeats),
+        **_counts(rows, len(firsts), cell.arm.gamma),
+        **_seconds(repeats),
+        **_round_seconds(round_seconds(flat), repeats, cell.arm.gamma),
+    )
+
+
+def _same_work(repeats: Sequence[Generation]) -> bool:
+    first = repeats[0]
+    accepted = [item.num_accepted for item in first.rounds]
+    return all(
+        one.tokens == first.tokens and [item.num_accepted for item in one.rounds] == accepted
+        for one in repeats[1:]
+    )
+
+
+def _counts(rows: RowRounds, num_prompts: int, gamma: int) -> dict[str, np.ndarray]:
+    positions = np.arange(1, gamma + 1)
+
+    def reached(counts: np.ndarray) -> np.ndarray:
+        """How often each position was reached, (num_prompts, gamma)."""
+        table = np.zeros((num_prompts, gamma))
+        np.add.at(table, rows.generation, counts[:, None] >= positions)
+        return table
+
+    return {
+        "num_committed": rows.total(rows.committed, num_prompts),
+        "num_target_calls": rows.total(np.ones_like(rows.committed), num_prompts),
+        "num_drafted": rows.total(rows.drafted, num_prompts),
+        "num_tested": rows.total(rows.tested, num_prompts),
+        "num_accepted": rows.total(rows.accepted, num_prompts),
+        "tested_at": reached(rows.tested),
+        "accepted_at": reached(rows.accepted),
+    }
+
+
+def _seconds(repeats: Sequence[Sequence[Generation]]) -> dict[str, np.ndarray]:
+    def over_repeats(value: Callable[[Generation], float | None]) -> np.ndarray:
+        return np.array([_median([value(one) for one in group]) for group in repeats])
+
+    return {
+        "total_s": over_repeats(lambda one: one.total_s),
+        "decode_s": over_repeats(lambda one: one.decode_s),
+        "ttft_s": over_repeats(lambda one: one.ttft_s),
+        "tpot_s": over_repeats(_tpot_s),
+        "steal_fraction": over_repeats(lambda one: one.steal_fraction),
+        "repeat_spread": np.array([_spread([one.total_s for one in group]) for group in repeats]),
+    }
+
+
+def _tpot_s(generation: Generation) -> float | None:
+    """Seconds per token after the first; None below 2 tokens per row or without a clock."""
+    per_row = generation.num_committed / len(generation.prompt_ids)
+    if generation.total_s is None or generation.ttft_s is None or per_row < 2:
+        return None
+    return (generation.total_s - generation.ttft_s) / (per_row - 1)
+
+
+def _median(values: Sequence[float | None]) -> float:
+    known = [value for value in values if value is not None]
+    # Not numpy's: on two or three numbers it takes ten times as long.
+    return median(known) if known else np.nan
+
+
+def _spread(values: Sequence[float | None]) -> float:
+    known = [value for value in values if value is not None]
+    if len(known) < 2:
+        return np.nan
+    return (max(known) - min(known)) / _median(known)
+
+
+def _round_seconds(
+    seconds: RoundSeconds, repeats: Sequence[Sequence[Generation]], gamma: int
+) -> dict[str, np.ndarray]:
+    """Sums over the rounds of each generation, then the median over its repeats."""
+    sizes = [len(group) for group in repeats]
+    full = seconds.width == gamma
+
+    def per_prompt(values: np.ndarray) -> np.ndarray:
+        sums = np.bincount(seconds.generation, weights=values, minlength=sum(sizes))
+        edges = np.cumsum([0, *sizes])
+        return np.array([median(sums[start:end]) for start, end in pairwise(edges)])
+
+    return {
+        "num_full_rounds": per_prompt(full.astype(np.float64)),
+        "full_draft_s": per_prompt(np.where(full, seconds.draft_s, 0.0)),
+        "full_verify_s": per_prompt(np.where(full, seconds.verify_s, 0.0)),
+        "full_rest_s": per_prompt(np.where(full, seconds.rest_s, 0.0)),
+        "round_s": per_prompt(seconds.draft_s + seconds.verify_s + seconds.rest_s),
+    }
