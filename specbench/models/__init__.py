@@ -1,0 +1,36 @@
+"""Models as decoders see them: weights, caches, rollback, and loading by name.
+
+The only room that imports transformers. Knows nothing of decoding methods or timing.
+"""
+
+from specbench.models.adapter import TransformersModel
+from specbench.models.errors import ModelError
+from specbench.models.family import family_of, task_prefixes
+from specbench.models.loading import describe, load_model
+from specbench.models.pairing import check_pair, probe
+from specbench.models.placement import resolve_device, resolve_dtype
+from specbench.models.protocol import LanguageModel, State
+from specbench.models.sources import locate, num_parameters, pocket_names
+from specbench.models.t5 import LeanT5
+from specbench.models.tokenizer import Tokenizer, load_tokenizer
+
+__all__ = [
+    "LanguageModel",
+    "LeanT5",
+    "ModelError",
+    "State",
+    "Tokenizer",
+    "TransformersModel",
+    "check_pair",
+    "describe",
+    "family_of",
+    "load_model",
+    "load_tokenizer",
+    "locate",
+    "num_parameters",
+    "pocket_names",
+    "probe",
+    "resolve_device",
+    "resolve_dtype",
+    "task_prefixes",
+]

@@ -1,0 +1,114 @@
+"""The lean T5: any T5 checkpoint behind the decoder's protocol, with little besides the products.
+
+Owns the caches and their lengths. Knows nothing of how tokens are chosen or how a checkpoint is
+found; `t5_weights` says what is folded at load, `t5_forward` what a pass does.
+
+A cache of a layer is one buffer (capacity, B * H, 3, d_kv) that the fused query-key-value
+product writes into; queries, keys and values are strided views of it. Nothing is copied when a
+token comes, and to roll back is to lower a length. Rows of unequal length take the same path
+but for two things: the product is scattered to each row's own place, and the bias is a stack
+of one slice per row, which also hides what lies beyond a shorter row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specbench.models.protocol import State
+from specbench.models.state import check_extend, check_rollback, check_start
+from specbench.models.t5_attention import DecoderBias
+from specbench.models.t5_forward import T5Memory, decode, encode
+from specbench.models.t5_weights import T5Weights
+
+_BLOCK = 16  # queries that a bias strip holds at least; a longer block makes a longer strip
+
+
+class LeanT5:
+    """A T5 encoder-decoder as a `LanguageModel`.
+
+    num_encoder_calls: encoder passes since the model was made, one for each `start`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        weights: T5Weights,
+        *,
+        vocab_size: int,
+        eos_token: int | None,
+        start_token: int,
+        dtype: str,
+    ) -> None:
+        self.name = name
+        self.vocab_size = vocab_size
+        self.eos_token = eos_token
+        self.start_token = start_token
+        self.device = weights.norm_floor.device
+        self.dtype = dtype
+        self.weights = weights
+        self.num_encoder_calls = 0
+        self.facts: dict[str, Any] = {}
+        self._strip: DecoderBias | None = None
+
+    @torch.inference_mode()
+    def start(self, prompts: Sequence[Sequence[int]], capacity: int) -> State:
+        """A fresh state for B prompts; see `LanguageModel.start`.
+
+        Raises ValueError for no prompts, an empty one, or a capacity below 1.
+        """
+        check_start(prompts, capacity)
+        w, batch = self.weights, len(prompts)
+        ids, padding = self._padded(prompts)
+        self.num_encoder_calls += 1
+        keys, values = encode(w, ids, padding)
+        shape = (len(w.decoder.layers), capacity, batch * w.num_heads, 3, w.d_kv)
+        # zeros, not empty: what is hidden still meets a weight of 0, and 0 * nan is nan
+        cache = torch.zeros(shape, dtype=w.dtype, device=self.device)
+        memory = T5Memory(cache, keys.unbind(0), values.unbind(0), padding)
+        first = torch.full((batch,), self.start_token, dtype=torch.long, device=self.device)
+        return State(first_tokens=first, lengths=[0] * batch, memory=memory)
+
+    @torch.inference_mode()
+    def extend(self, state: State, tokens: Tensor) -> Tensor:
+        """Logits (B, K, V) after each of the new tokens; see `LanguageModel.extend`."""
+        capacity = state.memory.cache.shape[1]
+        check_extend(state, tokens, capacity)
+        batch, num_new = tokens.shape
+        bias = self._bias(state.lengths, num_new, capacity)
+        logits = decode(self.weights, state.memory, tokens.t(), state.lengths, bias)
+        state.lengths = [length + num_new for length in state.lengths]
+        return logits.float().view(num_new, batch, -1).transpose(0, 1)
+
+    def rollback(self, state: State, lengths: Sequence[int]) -> None:
+        """Forget the tokens of row b beyond lengths[b]; see `LanguageModel.rollback`."""
+        check_rollback(state, lengths)
+        state.lengths = list(lengths)
+
+    def _padded(self, prompts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor | None]:
+        """Ids (S, B) padded at the end, and the bias (B * H, 1, S) that hides the padding."""
+        longest = max(map(len, prompts))
+        rows = [[*prompt, *[0] * (longest - len(prompt))] for prompt in prompts]
+        ids = torch.tensor(rows, dtype=torch.long, device=self.device).t()
+        ends = [len(prompt) for prompt in prompts]
+        if min(ends) == longest:
+            return ids, None
+        beyond = torch.arange(longest) >= torch.tensor(ends)[:, None]
+        bias = torch.zeros(beyond.shape).masked_fill_(beyond, -torch.inf)
+        bias = bias.to(self.device, self.weights.dtype)
+        return ids, bias.repeat_interleave(self.weights.num_heads, dim=0)[:, None]
+
+    def _bias(self, lengths: Sequence[int], num_new: int, capacity: int) -> Tensor:
+        """Causal relative bias of K queries per row, (H, K, N) or, for B > 1, (B * H, K, N)."""
+        strip, num_keys = self._strip, max(lengths) + num_new
+        if strip is None or strip.capacity < capacity or strip.block < num_new:
+            table, distance = self.weights.decoder.relative_bias, self.weights.max_distance
+            strip = DecoderBias(table, capacity, max(num_new, _BLOCK), distance)
+            self._strip = strip
+        if len(lengths) == 1:
+            return strip.at(lengths[0], num_new, num_keys)
+        rows = torch.stack([strip.at(length, num_new, num_keys) for length in lengths])
+        return rows.flatten(0, 1)
