@@ -1,0 +1,1 @@
+"""Running: from a configuration to a run folder. Knows nothing of formatting."""

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from specbench import __version__
 from specbench.experiment.config import Config
 from specbench.experiment.plan import plan
@@ -19,11 +21,12 @@ from specbench.measure import environment
 from specbench.measure.harness import Bench
 from specbench.measure.timing import stopwatch_for
 from specbench.models import (
+    Tokenizer,
     check_pair,
     describe,
-    family,
     load_model,
     load_tokenizer,
+    num_parameters,
     probe,
     resolve_device,
     resolve_dtype,
@@ -32,6 +35,9 @@ from specbench.prompts import EncodedPrompt, PromptSet, encode, load_prompts
 from specbench.records import Cell
 
 Say = Callable[[str], None]
+# What a plan assumes where nothing has been measured: an output of this many tokens, weights
+# read at this speed by a one-token call, and this much for each call besides.
+TYPICAL_TOKENS, READ_BYTES_PER_S, CALL_S = 40, 2e10, 1e-3
 
 
 class Refused(RuntimeError):
@@ -39,8 +45,55 @@ class Refused(RuntimeError):
 
 
 @dataclass(frozen=True)
+class Outline:
+    """A sweep that no weight has been loaded for. prompts: by task, encoded; notes: what a
+    reader should know; num_parameters: by model."""
+
+    config: Config
+    device: torch.device
+    dtype: torch.dtype
+    tokenizers: dict[str, Tokenizer]
+    sets: dict[str, PromptSet]
+    prompts: dict[str, list[EncodedPrompt]]
+    groups: list[list[Cell]]
+    num_parameters: dict[str, int | None]
+    notes: list[str]
+
+    def estimated_minutes(self) -> float | None:
+        """A guess from sizes alone, as if every arm were as slow as the baseline.
+
+        None where the target's weights are not here yet.
+        """
+        size = self.num_parameters[self.config.target]
+        if size is None:
+            return None
+        weight_bytes = size * self.dtype.itemsize
+        generation_s = min(self.config.max_new_tokens, TYPICAL_TOKENS) * (
+            CALL_S + weight_bytes / READ_BYTES_PER_S
+        )
+        timed = self.config.limit * self.config.repeats + self.config.warmup
+        return sum(len(cells) * timed * generation_s for cells in self.groups) / 60
+
+    def as_dict(self) -> dict[str, Any]:
+        """The plan as plain values."""
+        return {
+            "target": self.config.target,
+            "device": str(self.device),
+            "dtype": dtype_name(self.dtype),
+            "models": {name: {"num_parameters": n} for name, n in self.num_parameters.items()},
+            "prompts": {
+                task: describe_prompts(self.sets[task], self.prompts[task]) for task in self.sets
+            },
+            "num_cells": sum(len(cells) for cells in self.groups),
+            "cells": [cell.key for cells in self.groups for cell in cells],
+            "estimated_minutes": self.estimated_minutes(),
+            "notes": self.notes,
+        }
+
+
+@dataclass(frozen=True)
 class Prepared:
-    """A sweep that may begin. prompts: by task, encoded; notes: what a reader should know."""
+    """A sweep that may begin: models loaded and probed. info: what run.json will hold."""
 
     config: Config
     groups: list[list[Cell]]
@@ -50,59 +103,79 @@ class Prepared:
     notes: list[str]
 
 
-def prepare(config: Config, say: Say = lambda text: None) -> Prepared:
-    """Load and check all that the sweep needs. Raises ModelError, PromptError or Refused."""
+def silent(text: str) -> None:
+    """Nobody is told."""
+
+
+def outline(config: Config, say: Say = silent) -> Outline:
+    """All that can be known without weights. Raises ModelError, PromptError or Refused."""
     device = resolve_device(config.device)
     dtype = resolve_dtype(config.dtype, device)
-    threads = environment.set_threads(config.threads)
-    notes: list[str] = []
     say("tokenizers")
-    tokenizer = load_tokenizer(config.target)
-    for draft in config.draft:
-        notes += check_pair(config.target, draft)
+    tokenizers = {name: load_tokenizer(name) for name in (config.target, *config.draft)}
+    target = tokenizers[config.target]
+    notes = [
+        f"{draft}: {note}"
+        for draft in config.draft
+        for note in check_pair(target, tokenizers[draft])
+    ]
     say("prompts")
-    sets = {
-        task: load_prompts(
+    sets, prompts = {}, {}
+    for task in config.task:
+        sets[task] = load_prompts(
             task,
             limit=config.limit,
             seed=config.seed,
-            family=family(config.target),
+            family=target.family,
             prefix=config.prefix,
         )
-        for task in config.task
-    }
-    prompts = {
-        task: encode(prompt_set, tokenizer, config.max_prompt_tokens)
-        for task, prompt_set in sets.items()
-    }
-    for task, items in prompts.items():
-        if len(items) < max(config.batch):
-            raise Refused(
-                f"--batch {max(config.batch)}: task {task} has {len(items)} prompts; allowed "
-                "are batches up to the number of prompts"
-            )
+        prompts[task] = encode(sets[task], target, config.max_prompt_tokens)
+        notes += _prompt_notes(config, sets[task], prompts[task])
+    return Outline(
+        config,
+        device,
+        dtype,
+        tokenizers,
+        sets,
+        prompts,
+        plan(config, dtype_name(dtype), str(device)),
+        {name: num_parameters(name) for name in tokenizers},
+        notes,
+    )
+
+
+def prepare(config: Config, say: Say = silent) -> Prepared:
+    """Load and check all that the sweep needs. Raises ModelError, PromptError or Refused."""
+    threads = environment.set_threads(config.threads)
+    outlined = outline(config, say)
     models = {}
-    for name in (config.target, *config.draft):
+    for name, tokenizer in outlined.tokenizers.items():
         say(f"loading {name}")
-        models[name] = load_model(name, device=device, dtype=dtype)
+        models[name] = load_model(
+            name, device=outlined.device, dtype=outlined.dtype, tokenizer=tokenizer
+        )
         probe(models[name])
-    synchronize = environment.synchronizer(device)
-    bench = Bench(models, stopwatch_for(device, synchronize), synchronize)
+    synchronize = environment.synchronizer(outlined.device)
+    bench = Bench(models, stopwatch_for(outlined.device, synchronize), synchronize)
     info = {
         "specbench": __version__,
         "command": " ".join(["specbench", *sys.argv[1:]]),
         "config": config.as_dict(),
-        "device": str(device),
-        "dtype": dtype,
-        "host": environment.capture(device, threads),
+        "device": str(outlined.device),
+        "dtype": dtype_name(outlined.dtype),
+        "host": environment.capture(outlined.device, threads),
         "models": {name: describe(model) for name, model in models.items()},
-        "prompts": {task: _describe(sets[task], prompts[task]) for task in sets},
-        "notes": notes,
+        "prompts": {
+            task: describe_prompts(outlined.sets[task], outlined.prompts[task])
+            for task in outlined.sets
+        },
+        "notes": outlined.notes,
     }
-    return Prepared(config, plan(config, dtype, str(device)), bench, prompts, info, notes)
+    return Prepared(config, outlined.groups, bench, outlined.prompts, info, outlined.notes)
 
 
-def _describe(prompt_set: PromptSet, encoded: list[EncodedPrompt]) -> dict[str, Any]:
+def describe_prompts(prompt_set: PromptSet, encoded: list[EncodedPrompt]) -> dict[str, Any]:
+    """What a reader must know of a task's prompts: where from, how many, how long, the hash."""
     lengths = [len(item.token_ids) for item in encoded]
     return {
         "sha256": prompt_set.sha256,
@@ -115,3 +188,25 @@ def _describe(prompt_set: PromptSet, encoded: list[EncodedPrompt]) -> dict[str, 
         "max_tokens": max(lengths),
         "synthetic": prompt_set.synthetic,
     }
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """ "float32" for torch.float32."""
+    return str(dtype).removeprefix("torch.")
+
+
+def _prompt_notes(config: Config, prompt_set: PromptSet, encoded: list[EncodedPrompt]) -> list[str]:
+    task, notes = prompt_set.task, []
+    if len(encoded) < max(config.batch):
+        raise Refused(
+            f"--batch {max(config.batch)}: task {task} has {len(encoded)} prompts; allowed are "
+            "batches up to the number of prompts"
+        )
+    if len(encoded) < config.limit:
+        notes.append(f"{task}: {len(encoded)} prompts, fewer than --limit {config.limit}")
+    truncated = sum(item.truncated for item in encoded)
+    if truncated:
+        notes.append(f"{task}: {truncated} of {len(encoded)} prompts were cut")
+    if prompt_set.synthetic:
+        notes.append(f"{task}: texts repeat each other or themselves; speeds will flatter")
+    return notes

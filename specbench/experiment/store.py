@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench.experiment.config import UsageError
+from specbench.measure import environment
 from specbench.records import (
     SCHEMA_VERSION,
     Arm,
@@ -46,15 +47,34 @@ def write_atomically(path: Path, text: str) -> None:
     os.replace(scratch, path)
 
 
+class Mismatch(RuntimeError):
+    """A run cannot be gone on with, because something differs; the message names it."""
+
+
 class Store:
     """Appends records to a run folder; every line is on disk before the next is measured."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def exists(self) -> bool:
-        """Whether the folder already holds a run."""
-        return (self.folder / INFO).exists()
+    def open(self, info: dict[str, Any], cells: list[Cell]) -> list[Record]:
+        """Begin the run, or go on with the one that is there; returns what it already has.
+
+        Raises Mismatch where the run in the folder was made otherwise.
+        """
+        if not (self.folder / INFO).exists():
+            self.create(info, cells)
+            return []
+        earlier = self.read()
+        differing = unlike(earlier.info, info)
+        if differing:
+            field, before, now = differing[0]
+            raise Mismatch(
+                f"--resume: {field} was {before!r} in {self.folder} and is {now!r} now; "
+                "measurements of unlike runs are not joined (use another --out)"
+            )
+        self._repair()
+        return earlier.records
 
     def create(self, info: dict[str, Any], cells: list[Cell]) -> None:
         """Begin a run: its configuration, host and grid are written before any measurement."""
@@ -73,7 +93,7 @@ class Store:
         with open(self.folder / RAW, "a", encoding="utf-8") as file:
             file.write(line + "\n")
 
-    def repair(self) -> None:
+    def _repair(self) -> None:
         """Cut off a last line that a kill left unfinished, so that the next one stands alone."""
         path = self.folder / RAW
         content = path.read_bytes()
@@ -105,11 +125,24 @@ class Store:
         with open(path, encoding="utf-8") as file:
             for number, line in enumerate(file, 1):
                 if not line.endswith("\n"):
-                    return  # a kill left it unfinished; `repair` cuts it off before a resume
+                    return  # a kill left it unfinished; `_repair` cuts it off before a resume
                 try:
                     yield from_dict(json.loads(line))
                 except ValueError as error:
                     raise UsageError(f"RUN {self.folder}: {RAW} line {number}: {error}") from None
+
+
+def unlike(before: dict[str, Any], now: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+    """(field, before, now) of what forbids joining two runs: options, prompts, models, host."""
+    differing = environment.differences(before["host"], now["host"])
+    for room in ("config", "prompts", "models"):
+        old, new = json.loads(json.dumps(before[room])), json.loads(json.dumps(now[room]))
+        differing += [
+            (f"{room}.{name}", old.get(name), new.get(name))
+            for name in sorted({*old, *new})
+            if old.get(name) != new.get(name)
+        ]
+    return differing
 
 
 def record_key(record: Record) -> tuple[Any, ...]:

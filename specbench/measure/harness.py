@@ -14,7 +14,7 @@ from typing import TypeVar
 import torch
 
 from specbench.decoding import DecodingError, Rules, decode, law, uniforms
-from specbench.measure.environment import Disturbance
+from specbench.measure.disturbance import Disturbance
 from specbench.measure.timing import Clock, CudaStopwatch, Stopwatch
 from specbench.models.protocol import LanguageModel, State
 from specbench.prompts import EncodedPrompt

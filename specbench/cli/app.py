@@ -1,0 +1,73 @@
+"""The Typer application and the one place where errors become a line and an exit code."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+from typer.exceptions import TyperException
+
+from specbench import __version__
+from specbench.cli import doctor, results, sweep, theory
+from specbench.cli.errors import EXIT_CODES, INTERRUPTED, WRONG_USAGE, CommandError
+from specbench.experiment.config import UsageError
+
+app = typer.Typer(
+    name="specbench",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help needs a third of the time
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Measure what speculative decoding gives on your models, your prompts and your machine.",
+    epilog=EXIT_CODES,
+)
+app.command("sweep")(sweep.sweep)
+app.command("compare-theory")(results.compare_theory)
+app.command("recommend")(results.recommend)
+app.command("tables")(results.tables)
+app.command("plot")(results.plot)
+app.command("theory")(theory.theory)
+app.command("doctor")(doctor.doctor)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"specbench {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version.", callback=_version, is_eager=True),
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line and exit with its code; a user's mistake is one line, no traceback."""
+    try:
+        code = app(standalone_mode=False) or 0
+    except TyperException as error:
+        code = _say(error.format_message(), error.exit_code)
+    except UsageError as error:
+        code = _say(str(error), WRONG_USAGE)
+    except CommandError as error:
+        code = _say(str(error), error.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        code = _say("stopped; what was measured is kept", INTERRUPTED)
+    except BrokenPipeError:
+        # The reader of a pipe has seen enough; there is nobody left to tell.
+        sys.stderr.close()
+        code = 0
+    sys.exit(code)
+
+
+def _say(message: str, code: int) -> int:
+    lines = [line for line in message.splitlines() if line.strip()]
+    if lines:
+        print(f"specbench: {' '.join(lines)}", file=sys.stderr)
+    return code

@@ -1,0 +1,155 @@
+"""`compare-theory`, `recommend`, `tables`, `plot`: everything that is made from a run folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from specbench.cli.output import Output
+from specbench.experiment.config import UsageError
+
+if TYPE_CHECKING:
+    from specbench.experiment.store import Run
+    from specbench.measure.collection import Collected
+    from specbench.measure.decomposition import Decomposition
+    from specbench.measure.summary import CellSummary
+
+RUN = Annotated[
+    Path | None, typer.Argument(help="Run folder of a sweep. Default: the latest below runs/.")
+]
+JSON = Annotated[bool, typer.Option("--json", help="Print results as JSON.")]
+QUIET = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """A run and everything that follows from its raw lines."""
+
+    folder: Path
+    run: Run
+    collected: Collected
+    summaries: list[CellSummary]
+    decompositions: list[Decomposition]
+
+    def write_tables(self) -> list[Path]:
+        """Write every table into the run folder."""
+        from specbench.report import write_tables
+
+        return write_tables(
+            self.folder / "tables", self.run.info, self.summaries, self.decompositions
+        )
+
+    def write_figures(self) -> list[Path]:
+        """Write every figure into the run folder."""
+        from specbench.report import write_figures
+
+        return write_figures(
+            self.folder / "figures", self.run.info, self.summaries, self.decompositions
+        )
+
+
+def evaluate(folder: Path | None) -> Evaluated:
+    """Read a run and compute its numbers. Raises UsageError where there is none."""
+    from specbench.experiment.folders import latest_run
+    from specbench.experiment.store import Store
+    from specbench.measure.collection import collect
+    from specbench.measure.decomposition import decompose_collected
+    from specbench.measure.metrics import summarize_collected
+
+    folder = folder or latest_run()
+    run = Store(folder).read()
+    collected = collect(run.cells, run.records, seed=run.info["config"]["seed"])
+    return Evaluated(
+        folder, run, collected, summarize_collected(collected), decompose_collected(collected)
+    )
+
+
+def compare_theory(run: RUN = None, json: JSON = False, quiet: QUIET = False) -> None:
+    """Predicted against measured: alpha, c, tokens per round, speedup, and what explains the gap.
+
+    The paper's formula stands beside a refined prediction from measured step times; rows where
+    prediction and measurement disagree beyond the interval are marked.
+    """
+    from specbench.report import console as show
+
+    found, output = evaluate(run), Output(json, quiet)
+    output.note(f"run folder {found.folder}")
+    output.results(
+        {
+            "run": str(found.folder),
+            "table4": show.table4_rows(found.summaries, found.decompositions),
+            "gap": show.gap_rows(found.decompositions),
+        },
+        show.table4(found.summaries, found.decompositions),
+        show.gap(found.decompositions),
+    )
+
+
+def recommend(
+    run: RUN = None,
+    what_if: Annotated[
+        list[str] | None,
+        typer.Option(help="c=0.02 or alpha=0.8: the same from the formula, not measured."),
+    ] = None,
+    json: JSON = False,
+    quiet: QUIET = False,
+) -> None:
+    """Which draft and gamma to deploy for each task and temperature, "none" included."""
+    from specbench.measure.recommendation import recommend_collected
+    from specbench.measure.recommendation import what_if as suppose
+    from specbench.report import console as show
+
+    found, output = evaluate(run), Output(json, quiet)
+    advice = recommend_collected(found.collected, found.summaries)
+    supposed = suppose(found.summaries, **_supposition(what_if)) if what_if else []
+    output.note(f"run folder {found.folder}")
+    output.results(
+        {
+            "run": str(found.folder),
+            "recommendations": show.recommendation_rows(advice),
+            "what_if": show.what_if_rows(supposed),
+        },
+        show.recommendations(advice),
+        *([show.what_if(supposed)] if supposed else []),
+    )
+
+
+def tables(run: RUN = None, json: JSON = False, quiet: QUIET = False) -> None:
+    """Make the tables of a run again from its raw lines (CSV and Markdown)."""
+    from specbench.report import console as show
+
+    found, output = evaluate(run), Output(json, quiet)
+    paths = found.write_tables()
+    output.results(
+        {"run": str(found.folder), "files": [str(path) for path in paths]},
+        show.table2(found.summaries),
+        *(str(path) for path in paths),
+    )
+
+
+def plot(run: RUN = None, json: JSON = False, quiet: QUIET = False) -> None:
+    """Draw the figures of a run again from its raw lines."""
+    found, output = evaluate(run), Output(json, quiet)
+    with output.busy("figures"):
+        paths = found.write_figures()
+    files = [str(path) for path in paths]
+    output.results({"run": str(found.folder), "files": files}, *files)
+
+
+def _supposition(texts: list[str]) -> dict[str, float]:
+    values = {}
+    for text in texts:
+        name, _, number = text.partition("=")
+        try:
+            value = float(number)
+        except ValueError:
+            value = -1.0
+        if name not in {"alpha", "c"} or value < 0.0 or (name == "alpha" and value > 1.0):
+            raise UsageError(
+                f"--what-if {text!r}: allowed are c=NUMBER (>= 0) and alpha=NUMBER (0 to 1)"
+            )
+        values[name] = value
+    return values

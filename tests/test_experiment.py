@@ -1,0 +1,259 @@
+"""The sweep on models that are tables: order, resuming, failures, and the run folder."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from fakes import TableModel, constant_table, random_table
+
+from specbench.experiment.config import Config, UsageError
+from specbench.experiment.folders import choose_folder, latest_run
+from specbench.experiment.plan import plan
+from specbench.experiment.prepare import Prepared
+from specbench.experiment.run import Sweep
+from specbench.experiment.store import RAW, Mismatch, Store, record_key
+from specbench.measure.harness import Bench
+from specbench.measure.timing import Stopwatch
+from specbench.prompts import EncodedPrompt
+from specbench.records import FAILED, OK, Generation, OverlapTrace, StepTimes
+
+HOST = {"cpu": {"model": "one"}, "threads": {"model": 1}}
+
+
+def prepared(num_prompts=4, models=None, **options) -> Prepared:
+    given = {"target": "t", "draft": ("d",), "task": ("x",), "gamma": (1, 3), "turns": 2}
+    config = Config(**{**given, "max_new_tokens": 6, **options}).resolved()
+    models = models or {"t": TableModel(random_table(1)), "d": TableModel(random_table(2))}
+    prompts = [EncodedPrompt(f"p{i}", (2,) * (i + 1), False) for i in range(num_prompts)]
+    info = {"host": HOST, "config": config.as_dict(), "prompts": {}, "models": {}}
+    return Prepared(
+        config=config,
+        groups=plan(config, "float32", "cpu"),
+        bench=Bench(models, Stopwatch(), lambda: None),
+        prompts=dict.fromkeys(config.task, prompts),
+        info=info,
+        notes=[],
+    )
+
+
+def start(ready: Prepared, folder: Path, progress=lambda done, total, text: None) -> Sweep:
+    store = Store(folder)
+    earlier = store.open(ready.info, [cell for cells in ready.groups for cell in cells])
+    return Sweep(ready, store, progress, earlier)
+
+
+def timed(records) -> list[Generation]:
+    return [r for r in records if isinstance(r, Generation) and r.repeat >= 0]
+
+
+def test_every_cell_meets_every_prompt_once(tmp_path: Path) -> None:
+    assert start(prepared(), tmp_path).run() == 0
+    run = Store(tmp_path).read()
+    generations = timed(run.records)
+    assert len(run.cells) == 2 * 4
+    assert {(g.cell, g.prompt_ids) for g in generations} == {
+        (cell.key, (f"p{i}",)) for cell in run.cells for i in range(4)
+    }
+    assert len(generations) == 8 * 4
+    for g in generations:
+        assert g.status == OK
+        assert sum(r.num_committed[0] for r in g.rounds) == len(g.tokens[0])
+        assert g.total_s >= sum(r.draft_s + r.verify_s + r.rest_s for r in g.rounds) >= 0.0
+
+
+def test_arms_take_turns_at_being_first(tmp_path: Path) -> None:
+    start(prepared(temperature=(1.0,)), tmp_path).run()
+    generations = timed(Store(tmp_path).read().records)
+    first = [next(g for g in generations if g.prompt_ids == (f"p{i}",)).cell for i in range(4)]
+    assert len({*first}) == 4
+
+
+def test_warm_up_takes_the_longest_prompt_on_each_path(tmp_path: Path) -> None:
+    start(prepared(temperature=(1.0,)), tmp_path).run()
+    records = Store(tmp_path).read().records
+    warm = [r for r in records if isinstance(r, Generation) and r.repeat < 0]
+    assert [g.prompt_ids for g in warm] == [("p3",)] * 4
+    assert len({g.cell for g in warm}) == 4
+
+
+def test_overlaps_follow_the_baselines_tokens(tmp_path: Path) -> None:
+    start(prepared(temperature=(1.0,)), tmp_path).run()
+    run = Store(tmp_path).read()
+    baseline = run.cells[0].key
+    lengths = {g.prompt_ids[0]: len(g.tokens[0]) for g in timed(run.records) if g.cell == baseline}
+    traces = [r for r in run.records if isinstance(r, OverlapTrace)]
+    assert {t.prompt_id: len(t.overlaps) for t in traces} == lengths
+    tables = random_table(1), random_table(2)
+    first = [table[-1, -1].softmax(-1) for table in tables]
+    expected = float(torch.minimum(*first).sum())
+    assert all(t.overlaps[0] == pytest.approx(expected, abs=1e-6) for t in traces)
+
+
+def test_step_times_cover_each_width_and_draft(tmp_path: Path) -> None:
+    start(prepared(temperature=(1.0,)), tmp_path).run()
+    steps = [r for r in Store(tmp_path).read().records if isinstance(r, StepTimes)]
+    assert [(s.role, s.num_tokens) for s in steps] == [
+        ("target", 1), ("target", 2), ("target", 4), ("draft", 1),
+    ]  # fmt: skip
+    assert all(len(s.seconds) == 2 for s in steps)
+
+
+def without_seconds(records):
+    """Everything of the records that a clock does not change, by key."""
+    found = {}
+    for record in records:
+        value = getattr(record, "tokens", None) or getattr(record, "overlaps", None)
+        found[record_key(record)] = value
+    return found
+
+
+@pytest.mark.parametrize("stop_after", [0, 1, 5, 17, 29, 40])
+def test_a_stopped_sweep_goes_on_where_it_was(tmp_path: Path, stop_after: int) -> None:
+    start(prepared(), tmp_path / "whole").run()
+    whole = Store(tmp_path / "whole").read().records
+
+    class Killed(Exception):
+        pass
+
+    def kill(done, total, text):
+        kill.calls += 1
+        if kill.calls > stop_after:
+            raise Killed
+
+    kill.calls = 0
+    with pytest.raises(Killed):
+        start(prepared(), tmp_path / "part", kill).run()
+    with (tmp_path / "part" / RAW).open("a") as file:
+        file.write('{"kind":"generation","cell":"torn')
+    kept = timed(Store(tmp_path / "part").read().records)
+    start(prepared(), tmp_path / "part").run()
+    after = Store(tmp_path / "part").read().records
+    assert without_seconds(after) == without_seconds(whole)
+    # What was measured before the kill was not measured again.
+    assert {record_key(g): g.total_s for g in after if isinstance(g, Generation)}.items() >= {
+        record_key(g): g.total_s for g in kept
+    }.items()
+
+
+def test_a_finished_sweep_measures_nothing_more(tmp_path: Path) -> None:
+    start(prepared(), tmp_path).run()
+    before = (tmp_path / RAW).read_bytes()
+    start(prepared(), tmp_path).run()
+    assert (tmp_path / RAW).read_bytes() == before
+
+
+def test_a_failed_cell_is_a_row_and_the_others_go_on(tmp_path: Path) -> None:
+    models = {
+        "t": TableModel(random_table(1)),
+        "d": TableModel(random_table(2)),
+        "bad": TableModel(constant_table([math.nan] * 5)),
+    }
+    ready = prepared(models=models, draft=("d", "bad"), gamma=(2,), temperature=(1.0,))
+    sweep = start(ready, tmp_path)
+    assert sweep.run() == 1
+    run = Store(tmp_path).read()
+    failed = [r for r in run.records if isinstance(r, Generation) and r.status == FAILED]
+    assert failed
+    assert all("draft=bad" in g.cell for g in failed)
+    assert failed[0].error == "non-finite logits (position 0, draft)"
+    assert failed[0].tokens == ()
+    good = {g.cell for g in timed(run.records) if g.status == OK}
+    assert len(good) == 3
+    # A resume tries the failed cell again, and only that one.
+    models["bad"] = TableModel(random_table(3))
+    again = start(
+        prepared(models=models, draft=("d", "bad"), gamma=(2,), temperature=(1.0,)), tmp_path
+    )
+    assert again.run() == 0
+    assert len({g.cell for g in timed(Store(tmp_path).read().records) if g.status == OK}) == 4
+
+
+def test_batches_keep_rows_apart(tmp_path: Path) -> None:
+    start(prepared(batch=(1, 4), temperature=(0.0,)), tmp_path).run()
+    run = Store(tmp_path).read()
+    alone, together = {}, {}
+    for cell in run.cells:
+        for g in timed(run.records):
+            if g.cell == cell.key:
+                where = alone if cell.group.batch == 1 else together
+                for prompt, tokens in zip(g.prompt_ids, g.tokens, strict=True):
+                    where[cell.arm, prompt] = tokens
+    assert alone == together
+
+
+def test_repeats_time_identical_work(tmp_path: Path) -> None:
+    start(prepared(repeats=2, temperature=(1.0,)), tmp_path).run()
+    tokens: dict = {}
+    for g in timed(Store(tmp_path).read().records):
+        tokens.setdefault((g.cell, g.prompt_ids), []).append((g.tokens, len(g.rounds)))
+    assert all(len(pair) == 2 and pair[0] == pair[1] for pair in tokens.values())
+
+
+def test_progress_counts_every_generation(tmp_path: Path) -> None:
+    seen = []
+    start(prepared(), tmp_path, lambda done, total, text: seen.append((done, total))).run()
+    assert {total for _, total in seen} == {32}
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+
+
+@pytest.mark.parametrize(
+    ("room", "change", "named"),
+    [
+        ("config", {"seed": 5}, "config.seed was 0"),
+        ("config", {"max_new_tokens": 9}, "config.max_new_tokens was 6"),
+        ("host", {"cpu": {"model": "two"}}, "cpu.model was 'one'"),
+        ("prompts", {"x": {"sha256": "b"}}, "prompts.x"),
+        ("models", {"t": {"weights_sha256": "b"}}, "models.t"),
+    ],
+)
+def test_unlike_runs_are_not_joined(tmp_path: Path, room, change, named) -> None:
+    ready = prepared()
+    start(ready, tmp_path)
+    ready.info[room] = {**ready.info[room], **change}
+    with pytest.raises(Mismatch, match=named):
+        start(ready, tmp_path)
+
+
+def test_run_folder_is_written_before_measuring(tmp_path: Path) -> None:
+    def first(done, total, text):
+        info = json.loads((tmp_path / "run.json").read_text())
+        assert info["host"] == HOST
+        assert len(info["cells"]) == 8
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        start(prepared(), tmp_path, first).run()
+
+
+def test_folders_are_never_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="RUN: none given"):
+        latest_run()
+    with pytest.raises(UsageError, match="--resume"):
+        choose_folder(Path("new"), resume=True)
+    Store(Path("runs/a")).create({"host": HOST}, [])
+    assert latest_run() == Path("runs/a")
+    assert choose_folder(None, resume=True) == Path("runs/a")
+    with pytest.raises(UsageError, match="holds a run already"):
+        choose_folder(Path("runs/a"), resume=False)
+    Path("file").touch()
+    with pytest.raises(UsageError, match="is a file"):
+        choose_folder(Path("file"), resume=False)
+
+
+@pytest.mark.parametrize("line", ["{}", "not json", '{"kind":"generation","nonsense":1}'])
+def test_a_broken_line_is_named(tmp_path: Path, line: str) -> None:
+    start(prepared(), tmp_path)
+    with (tmp_path / RAW).open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(UsageError, match=r"raw.jsonl line 1"):
+        Store(tmp_path).read()
+
+
+def test_reading_what_is_no_run_is_a_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"holds no run.json"):
+        Store(tmp_path).read()
