@@ -152,9 +152,8 @@ def test_a_failed_cell_is_a_row_and_the_others_go_on(tmp_path: Path) -> None:
         "d": TableModel(random_table(2)),
         "bad": TableModel(constant_table([math.nan] * 5)),
     }
-    ready = prepared(models=models, draft=("d", "bad"), gamma=(2,), temperature=(1.0,))
-    sweep = start(ready, tmp_path)
-    assert sweep.run() == 1
+    options = {"draft": ("d", "bad"), "gamma": (2,), "temperature": (1.0,)}
+    assert start(prepared(models=models, **options), tmp_path).run() == 1
     run = Store(tmp_path).read()
     failed = [r for r in run.records if isinstance(r, Generation) and r.status == FAILED]
     assert failed
@@ -165,10 +164,7 @@ def test_a_failed_cell_is_a_row_and_the_others_go_on(tmp_path: Path) -> None:
     assert len(good) == 3
     # A resume tries the failed cell again, and only that one.
     models["bad"] = TableModel(random_table(3))
-    again = start(
-        prepared(models=models, draft=("d", "bad"), gamma=(2,), temperature=(1.0,)), tmp_path
-    )
-    assert again.run() == 0
+    assert start(prepared(models=models, **options), tmp_path).run() == 0
     assert len({g.cell for g in timed(Store(tmp_path).read().records) if g.status == OK}) == 4
 
 

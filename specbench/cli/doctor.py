@@ -14,7 +14,7 @@ def doctor(
     json: Annotated[bool, typer.Option("--json", help="Print results as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
 ) -> int:
-    """Check Python, torch, the device, threads, memory, load, models and data. Exit 3 on a fault."""
+    """Check Python, torch, device, threads, memory, load, models and data; exit 3 on a fault."""
     from dataclasses import asdict
 
     from rich.table import Table

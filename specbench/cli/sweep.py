@@ -177,26 +177,20 @@ def _plan_lines(plan: Outline) -> list[str]:
     lengths = {
         task: [len(item.token_ids) for item in items] for task, items in plan.prompts.items()
     }
+    num_cells = sum(len(cells) for cells in plan.groups)
+    grid = {"temperature": config.temperature, "gamma": config.gamma, "batch": config.batch}
+    time = "unknown" if minutes is None else f"about {minutes:.1f} minutes"
     return [
-        f"target   {config.target}, {sizes[config.target]}, {config.dtype} on {plan.device}",
+        f"target   {config.target}, {sizes[config.target]}, {plan.dtype} on {plan.device}",
         *(f"draft    {name}, {sizes[name]}" for name in config.draft),
         *(
             f"task     {task}: {len(counts)} of {plan.sets[task].num_available} prompts, "
             f"{min(counts)} to {max(counts)} tokens, prefix {plan.sets[task].prefix!r}"
             for task, counts in lengths.items()
         ),
-        (
-            f"grid     temperature {_listed(config.temperature)}, gamma {_listed(config.gamma)}, "
-            f"batch {_listed(config.batch)}"
-        ),
-        (
-            f"cells    {sum(len(cells) for cells in plan.groups)} in {len(plan.groups)} groups, each "
-            "with its baseline and a null arm"
-        ),
-        (
-            f"time     {'unknown' if minutes is None else f'about {minutes:.1f} minutes'} "
-            "(a guess from sizes)"
-        ),
+        "grid     " + ", ".join(f"{name} {_listed(values)}" for name, values in grid.items()),
+        f"cells    {num_cells} in {len(plan.groups)} groups, each with a baseline and a null arm",
+        f"time     {time} (a guess from sizes)",
         *(f"note     {note}" for note in plan.notes),
     ]
 

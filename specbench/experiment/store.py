@@ -7,7 +7,6 @@ the folder is made from them. Knows nothing of formatting.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -44,7 +43,7 @@ def write_atomically(path: Path, text: str) -> None:
     """Write a file so that a reader finds the old one or the new one, never a part."""
     scratch = path.with_name(path.name + ".part")
     scratch.write_text(text, encoding="utf-8")
-    os.replace(scratch, path)
+    scratch.replace(path)
 
 
 class Mismatch(RuntimeError):
@@ -90,7 +89,7 @@ class Store:
     def append(self, record: Record) -> None:
         """Add one line and hand it to the operating system."""
         line = json.dumps(to_dict(record), separators=(",", ":"))
-        with open(self.folder / RAW, "a", encoding="utf-8") as file:
+        with (self.folder / RAW).open("a", encoding="utf-8") as file:
             file.write(line + "\n")
 
     def _repair(self) -> None:
@@ -98,7 +97,7 @@ class Store:
         path = self.folder / RAW
         content = path.read_bytes()
         if content and not content.endswith(b"\n"):
-            with open(path, "r+b") as file:
+            with path.open("r+b") as file:
                 file.truncate(content.rfind(b"\n") + 1)
 
     def read(self) -> Run:
@@ -122,7 +121,7 @@ class Store:
 
     def _lines(self) -> Iterator[Record]:
         path = self.folder / RAW
-        with open(path, encoding="utf-8") as file:
+        with path.open(encoding="utf-8") as file:
             for number, line in enumerate(file, 1):
                 if not line.endswith("\n"):
                     return  # a kill left it unfinished; `_repair` cuts it off before a resume
