@@ -148,7 +148,8 @@ class Generation:
 
     cell: `Cell.key`. prompt_ids, num_prompt_tokens, tokens, stop_reasons: one entry per row;
     `tokens` are the committed ids; a stop reason is "eos" or "length".
-    repeat: 0, 1, ... for identical work timed again.
+    repeat: 0, 1, ... for identical work timed again; negative for warm-up, never counted.
+    session: which of the run's processes timed it, from 0; tokens do not depend on it.
     total_s: seconds from handing over the prompt ids to holding the last token.
     target_prefill_s, draft_prefill_s: seconds of the encoder (or prompt pass) of each model.
     ttft_s: seconds until the first round's tokens were on the host.
@@ -170,6 +171,7 @@ class Generation:
     load_average: float | None = None
     steal_fraction: float | None = None
     error: str | None = None
+    session: int = 0
 
     @property
     def num_committed(self) -> int:
@@ -204,7 +206,8 @@ class StepTimes:
 
     cell: the baseline's `Cell.key` of the group. model: its name; role: "target" or "draft".
     num_tokens: tokens per row of the call (K). num_cached: decoder tokens already in the cache.
-    seconds: one entry per call, warm-up excluded, in the order they were taken.
+    seconds: one entry per call, warm-up excluded, in the order they were taken. session: which
+    of the run's processes took them, from 0.
     """
 
     cell: str
@@ -213,6 +216,7 @@ class StepTimes:
     num_tokens: int
     num_cached: int
     seconds: tuple[float, ...] = field(default=())
+    session: int = 0
 
 
 Record = Generation | OverlapTrace | StepTimes

@@ -147,7 +147,7 @@ def unlike(before: dict[str, Any], now: dict[str, Any]) -> list[tuple[str, Any, 
 def record_key(record: Record) -> tuple[Any, ...]:
     """What a record is about; two with the same key are the same measurement."""
     if isinstance(record, Generation):
-        return ("generation", record.cell, record.prompt_ids, record.repeat)
+        return ("generation", record.cell, record.prompt_ids, record.repeat, record.session)
     kind = type(record).__name__
     values = asdict(record)
     values.pop("overlaps", None)
