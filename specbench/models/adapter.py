@@ -133,4 +133,4 @@ class TransformersModel:
         return logits
 
     def _new_cache(self) -> Any:
-        return new_cache(self.name, self.network.config)
+        return new_cache(self.name, self.network)

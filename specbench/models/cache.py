@@ -15,14 +15,17 @@ from specbench.models.errors import ModelError
 _CROPPABLE = ("DynamicLayer", "DynamicIndexedLayer")
 
 
-def new_cache(name: str, config: Any) -> Any:
-    """An empty cache for a model's configuration, of both kinds for an encoder-decoder.
+def new_cache(name: str, network: Any) -> Any:
+    """An empty cache for a model, with a cross-attention part for an encoder-decoder.
 
     Raises ModelError where a layer keeps something that cannot be cut back exactly: a sliding
     window has let go of old tokens, a recurrent state has mixed them.
     """
     from transformers import DynamicCache, EncoderDecoderCache
 
+    both = network.config.is_encoder_decoder
+    # the decoder's own configuration: it alone counts right where the depths are unequal
+    config = network.get_decoder().config if both else network.config
     own = DynamicCache(config=config)
     for layer in own.layers:
         if type(layer).__name__ not in _CROPPABLE:
@@ -30,9 +33,7 @@ def new_cache(name: str, config: Any) -> Any:
                 f"model {name!r}: its cache has a {type(layer).__name__}, which cannot be rolled "
                 "back exactly; models with full attention in every layer are supported"
             )
-    if not config.is_encoder_decoder:
-        return own
-    return EncoderDecoderCache(own, DynamicCache(config=config))
+    return EncoderDecoderCache(own, DynamicCache(config=config)) if both else own
 
 
 def cache_keyword(network: Any) -> str:
