@@ -10,11 +10,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from specbench.measure.repeats import Paired, paired
 from specbench.measure.resampling import Resampler
 from specbench.measure.steps import StepCosts
 from specbench.measure.tally import Prompt, Tally, tally
 from specbench.measure.validation import InvalidRecord, name_of
-from specbench.records import Arm, Cell, Generation, OverlapTrace, Record, StepTimes
+from specbench.records import (
+    Arm,
+    Cell,
+    Generation,
+    OverlapTrace,
+    Record,
+    StepTimes,
+    TokenDifference,
+)
 
 
 @dataclass(frozen=True)
@@ -31,13 +40,15 @@ class Overlaps:
 
 @dataclass(frozen=True)
 class Collected:
-    """A run's records by cell. tallies: by `Cell.key`; overlaps: by baseline key and draft."""
+    """A run's records by cell. tallies, differences: by `Cell.key`; overlaps: by baseline key
+    and draft."""
 
     cells: tuple[Cell, ...]
     tallies: dict[str, Tally]
     overlaps: dict[tuple[str, str], Overlaps]
     steps: StepCosts
     resampler: Resampler
+    differences: dict[str, tuple[TokenDifference, ...]]
 
     def baseline(self, cell: Cell) -> Tally | None:
         """The tally of the baseline of the cell's group, None where it was not measured."""
@@ -60,6 +71,7 @@ def collect(
     generations: dict[str, list[Generation]] = {cell.key: [] for cell in cells}
     traces: dict[tuple[str, str], dict[str, OverlapTrace]] = {}
     steps: list[StepTimes] = []
+    differences: dict[str, dict[str, TokenDifference]] = {}
     for record in records:
         if isinstance(record, Generation):
             if record.cell not in generations:
@@ -67,8 +79,10 @@ def collect(
             generations[record.cell].append(record)
         elif isinstance(record, OverlapTrace):
             traces.setdefault((record.cell, record.draft), {})[record.prompt_id] = record
-        else:
+        elif isinstance(record, StepTimes):
             steps.append(record)
+        else:
+            differences.setdefault(record.cell, {})[record.prompt_id] = record
     return Collected(
         cells=tuple(cells),
         tallies={
@@ -77,6 +91,7 @@ def collect(
         overlaps={key: _overlaps(list(found.values())) for key, found in traces.items()},
         steps=StepCosts(steps, seed, resamples),
         resampler=Resampler(seed, resamples),
+        differences={key: tuple(found.values()) for key, found in differences.items()},
     )
 
 
@@ -91,20 +106,43 @@ def _overlaps(traces: Sequence[OverlapTrace]) -> Overlaps:
 
 @dataclass(frozen=True)
 class Shared:
-    """The prompts that ended well in two arms: their ids and their indices in each tally."""
+    """The prompts that ended well in two arms and were timed side by side.
+
+    prompts: their ids. first, second: their indices in each tally, (n,). *_tokens: what each
+    arm committed, (n,). total, decode: the seconds of both arms, end to end and after prefill,
+    over the repeats that both have.
+    """
 
     prompts: tuple[Prompt, ...]
     first: np.ndarray
     second: np.ndarray
+    first_tokens: np.ndarray
+    second_tokens: np.ndarray
+    total: Paired
+    decode: Paired
 
 
 def shared_prompts(first: Tally, second: Tally) -> Shared:
     """What two arms can be compared on. A prompt that failed in either takes no part."""
     place = {prompt: index for index, prompt in enumerate(second.prompts)}
     pairs = [
-        (prompt, index, place[prompt])
-        for index, prompt in enumerate(first.prompts)
-        if prompt in place
+        (index, place[prompt]) for index, prompt in enumerate(first.prompts) if prompt in place
     ]
-    indices = np.array([pair[1:] for pair in pairs], dtype=np.int64).reshape(-1, 2)
-    return Shared(tuple(pair[0] for pair in pairs), indices[:, 0], indices[:, 1])
+    rows, others = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    total, decode = (
+        paired((first.slots, ours[rows]), (second.slots, theirs[others]))
+        for ours, theirs in (
+            (first.slot_total_s, second.slot_total_s),
+            (first.slot_decode_s, second.slot_decode_s),
+        )
+    )
+    rows, others = rows[total.kept], others[total.kept]
+    return Shared(
+        prompts=tuple(first.prompts[row] for row in rows),
+        first=rows,
+        second=others,
+        first_tokens=first.num_committed[rows],
+        second_tokens=second.num_committed[others],
+        total=total,
+        decode=decode,
+    )

@@ -35,8 +35,8 @@ from math import log
 import numpy as np
 
 from specbench import theory
-from specbench.measure.collection import Collected, baseline_of, collect, shared_prompts
-from specbench.measure.metrics import speedup_replicates
+from specbench.measure.collection import Collected, Shared, baseline_of, collect, shared_prompts
+from specbench.measure.metrics import speedup, speedup_replicates
 from specbench.measure.resampling import estimate, ratio
 from specbench.measure.steps import NotMeasured
 from specbench.measure.summary import Estimate
@@ -103,13 +103,14 @@ def interval(value: Estimate) -> str:
 
 
 def decompose(cells: Sequence[Cell], records: Iterable[Record], seed: int) -> list[Decomposition]:
-    """The decomposition of every cell with a draft for which each step was measured."""
+    """The decomposition of every own cell with a draft for which each step was measured."""
     return decompose_collected(collect(cells, records, seed))
 
 
 def decompose_collected(collected: Collected) -> list[Decomposition]:
     """As `decompose`, for records that are already sorted by cell."""
-    found = (_decompose(collected, cell) for cell in collected.cells if cell.arm.draft)
+    own = (cell for cell in collected.cells if cell.arm.draft and not cell.arm.is_peer)
+    found = (_decompose(collected, cell) for cell in own)
     return [one for one in found if one is not None]
 
 
@@ -135,19 +136,20 @@ def _decompose(collected: Collected, cell: Cell) -> Decomposition | None:
     arm, baseline = collected.tallies.get(cell.key), collected.baseline(cell)
     if arm is None or baseline is None or cell.arm.gamma == 0:
         return None
-    parts = _parts(collected, arm, baseline)
+    both = shared_prompts(arm, baseline)
+    parts = _parts(collected, arm, baseline, both)
     if parts is None:
         return None
     chain = _chain(parts, cell.arm.gamma)
     if not all(np.isfinite(values[0]) and values[0] > 0 for values in chain.values()):
         return None
-    num_prompts = len(shared_prompts(arm, baseline).prompts)
-    estimates = {name: _sure(values, num_prompts) for name, values in chain.items()}
+    num_prompts = len(both.prompts)
+    estimates = {name: _sure(estimate(values, num_prompts)) for name, values in chain.items()}
     names, reasons = list(chain), _reasons(parts, cell.arm.gamma)
     steps = [
         GapStep(
             name,
-            _sure(chain[name] / chain[before], num_prompts),
+            _sure(estimate(chain[name] / chain[before], num_prompts)),
             estimates[name].value,
             reasons[name],
         )
@@ -158,19 +160,19 @@ def _decompose(collected: Collected, cell: Cell) -> Decomposition | None:
         predicted=estimates[names[0]],
         steps=tuple(steps[:-1]),
         refined=estimates[names[-3]],
-        measured=estimates[UNEXPLAINED],
+        # What sessions add is known of the measured values alone.
+        measured=_sure(speedup(collected.resampler, both, decode_only=True)),
         encoder=steps[-1],
-        measured_total=estimates[ENCODER],
+        measured_total=_sure(speedup(collected.resampler, both)),
     )
 
 
-def _sure(replicates: np.ndarray, num_prompts: int) -> Estimate:
-    found = estimate(replicates, num_prompts)
+def _sure(found: Estimate | None) -> Estimate:
     assert found is not None  # `_decompose` has looked at the values
     return found
 
 
-def _parts(collected: Collected, arm: Tally, baseline: Tally) -> _Parts | None:
+def _parts(collected: Collected, arm: Tally, baseline: Tally, both: Shared) -> _Parts | None:
     overlaps, base_cell = collected.overlaps_of(arm.cell), baseline_of(arm.cell)
     if overlaps is None:
         return None
@@ -179,7 +181,6 @@ def _parts(collected: Collected, arm: Tally, baseline: Tally) -> _Parts | None:
         verify = collected.steps.verify_ratio(base_cell, arm.cell.arm.gamma)
     except NotMeasured:
         return None
-    both = shared_prompts(arm, baseline)
     # Every column is over the same prompts in the same order: the bootstrap stays paired.
     base = collected.resampler.totals(
         *(
@@ -217,8 +218,8 @@ def _parts(collected: Collected, arm: Tally, baseline: Tally) -> _Parts | None:
         verify_s=ratio(own[1], own[3]),
         rest_s=ratio(own[2], own[3]),
         rounds=ratio(base[3] * own[5], base[4] * own[4]),
-        measured=speedup_replicates(collected, arm, baseline, decode_only=True),
-        measured_total=speedup_replicates(collected, arm, baseline),
+        measured=speedup_replicates(collected.resampler, both, decode_only=True),
+        measured_total=speedup_replicates(collected.resampler, both),
     )
 
 

@@ -11,7 +11,7 @@ from specbench import theory
 from specbench.measure.summary import SHORT_OUTPUT_TOKENS, CellSummary
 from specbench.measure.tally import Tally
 
-UNSTABLE_REPEATS = 0.15
+UNSTABLE_REPEATS = 0.075
 UNSTABLE_PROMPTS = 0.5
 STOLEN_TIME = 0.02
 CLIFF_TESTED = 30
@@ -72,12 +72,12 @@ def position_cliff(found: Tally) -> int | None:
 def is_unstable(found: Tally) -> bool:
     """Whether the seconds of a cell scatter too much to be quoted without their interval.
 
-    Either the repeats of identical work differ by more than UNSTABLE_REPEATS of their median in
-    the median prompt, or seconds per output token have a standard deviation above
-    UNSTABLE_PROMPTS of their mean over at least three prompts.
+    Either repeats of identical work leave a standard error above UNSTABLE_REPEATS in the median
+    prompt (two repeats that differ by 15 %), which more repeats may cure, or seconds per output
+    token have a standard deviation above UNSTABLE_PROMPTS of their mean over three prompts or more.
     """
-    spread = found.repeat_spread[np.isfinite(found.repeat_spread)]
-    if len(spread) and np.median(spread) > UNSTABLE_REPEATS:
+    error = found.repeat_error[np.isfinite(found.repeat_error)]
+    if len(error) and np.median(error) > UNSTABLE_REPEATS:
         return True
     tpot = found.tpot_s[np.isfinite(found.tpot_s)]
     return len(tpot) >= 3 and float(np.std(tpot, ddof=1)) > UNSTABLE_PROMPTS * float(np.mean(tpot))

@@ -17,11 +17,13 @@ import numpy as np
 from specbench import theory
 from specbench.measure.collection import (
     Collected,
+    Shared,
     baseline_of,
     collect,
     shared_prompts,
 )
 from specbench.measure.flags import flags_of, num_short
+from specbench.measure.repeats import over_sessions, with_sessions
 from specbench.measure.resampling import Resampler, estimate, rate, ratio
 from specbench.measure.steps import NotMeasured
 from specbench.measure.summary import SHORT_OUTPUT_TOKENS, CellSummary, Estimate
@@ -75,6 +77,7 @@ def _counts(found: Tally) -> dict[str, Any]:
     widths, rounds = np.unique(rows.drafted, return_counts=True)
     return {
         "num_prompts": sum(len(prompt) for prompt in found.prompts),
+        "num_sessions": len(np.unique(found.slots.sessions)),
         "num_committed": int(found.num_committed.sum()),
         "min_committed": int(found.lengths.min()) if len(found.lengths) else None,
         "max_committed": int(found.lengths.max()) if len(found.lengths) else None,
@@ -126,45 +129,52 @@ def _speedups(collected: Collected, found: Tally) -> dict[str, Any]:
     baseline = collected.baseline(found.cell)
     if baseline is None:
         return {}
-    both = shared_prompts(found, baseline)
-    arm_tokens, base_tokens = found.num_committed[both.first], baseline.num_committed[both.second]
-    arm_s, base_s = found.total_s[both.first], baseline.total_s[both.second]
-    per_prompt = np.log(ratio(base_s * arm_tokens, arm_s * base_tokens))
-    sums = collected.resampler.totals(per_prompt, np.ones(len(per_prompt)))
+    both, resampler = shared_prompts(found, baseline), collected.resampler
     shortest = np.minimum(found.shortest[both.first], baseline.shortest[both.second])
     long = shortest >= SHORT_OUTPUT_TOKENS
     return {
-        "speedup": estimate(speedup_replicates(collected, found, baseline), len(both.prompts)),
-        "decode_speedup": estimate(
-            speedup_replicates(collected, found, baseline, decode_only=True), len(both.prompts)
-        ),
-        "speedup_geomean": estimate(np.exp(ratio(*sums)), len(both.prompts)),
-        "speedup_without_short": None
-        if long.all()
-        else estimate(speedup_replicates(collected, found, baseline, only=long), int(long.sum())),
+        "speedup": speedup(resampler, both),
+        "decode_speedup": speedup(resampler, both, decode_only=True),
+        "speedup_geomean": _geometric_mean(resampler, both),
+        "speedup_without_short": None if long.all() else speedup(resampler, both, only=long),
     }
 
 
-def speedup_replicates(
-    collected: Collected,
-    found: Tally,
-    baseline: Tally,
-    decode_only: bool = False,
-    only: np.ndarray | None = None,
-) -> np.ndarray:
-    """Baseline seconds per committed token / those of `found`, (1 + resamples,).
+def speedup(
+    resampler: Resampler, both: Shared, decode_only: bool = False, only: np.ndarray | None = None
+) -> Estimate | None:
+    """Seconds per committed token of the second arm / of the first; None where nothing is shared.
 
-    Ratio of totals over the prompts that ended well in both. only: which of those to take.
+    Ratio of totals over the prompts that both arms timed. Its interval is from a paired
+    bootstrap over prompts and, with two or more sessions, from what those add. only: which of
+    the shared prompts to take.
     """
-    both = shared_prompts(found, baseline)
+    seconds = (both.decode if decode_only else both.total).of(only)
+    replicates = speedup_replicates(resampler, both, decode_only, only)
+    return with_sessions(estimate(replicates, seconds.first_s.shape[1]), seconds)
+
+
+def speedup_replicates(
+    resampler: Resampler, both: Shared, decode_only: bool = False, only: np.ndarray | None = None
+) -> np.ndarray:
+    """As `speedup`, without what sessions add, (1 + resamples,)."""
     chosen = slice(None) if only is None else only
-    first, second = both.first[chosen], both.second[chosen]
-    arm_s = (found.decode_s if decode_only else found.total_s)[first]
-    base_s = (baseline.decode_s if decode_only else baseline.total_s)[second]
-    totals = collected.resampler.totals(
-        base_s, baseline.num_committed[second], arm_s, found.num_committed[first]
+    seconds = (both.decode if decode_only else both.total).of(only)
+    first_s, second_s, first_tokens, second_tokens = resampler.totals(
+        over_sessions(seconds.first_s),
+        over_sessions(seconds.second_s),
+        both.first_tokens[chosen],
+        both.second_tokens[chosen],
     )
-    return ratio(totals[0] * totals[3], totals[1] * totals[2])
+    return ratio(second_s * first_tokens, first_s * second_tokens)
+
+
+def _geometric_mean(resampler: Resampler, both: Shared) -> Estimate | None:
+    """The geometric mean of the prompts' own end-to-end ratios."""
+    first_s, second_s = over_sessions(both.total.first_s), over_sessions(both.total.second_s)
+    logs = np.log(ratio(second_s * both.first_tokens, first_s * both.second_tokens))
+    sums = resampler.totals(logs, np.ones(len(logs)))
+    return with_sessions(estimate(np.exp(ratio(*sums)), len(logs)), both.total)
 
 
 def alpha_overlap(collected: Collected, cell: Cell) -> Estimate | None:

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 from specbench import theory
 from specbench.measure.collection import Collected, collect, shared_prompts
-from specbench.measure.metrics import speedup_replicates, summarize_collected
-from specbench.measure.resampling import estimate
+from specbench.measure.metrics import speedup, summarize_collected
 from specbench.measure.summary import CellSummary, Estimate
 from specbench.records import Cell, Group, Record
 
@@ -137,8 +136,7 @@ def _advantage(
     if runner_up is None:
         return None
     first, second = (collected.tallies[one.cell.key] for one in (best, runner_up))
-    both = shared_prompts(first, second)
-    return estimate(speedup_replicates(collected, first, second), len(both.prompts))
+    return speedup(collected.resampler, shared_prompts(first, second))
 
 
 def _drafts(candidates: Sequence[CellSummary]) -> list[str]:

@@ -32,7 +32,8 @@ class CellSummary:
 
     Counts are totals over all prompts that ended well (first repeat only: repeats time identical
     work). num_failed: prompts that did not; error: the first reason. num_short: outputs below
-    SHORT_OUTPUT_TOKENS.
+    SHORT_OUTPUT_TOKENS. num_sessions: processes that timed it; the interval of a speedup covers
+    differences between sessions where there are two or more.
     alpha_overlap: mean of sum min(p,q) over the target's own tokens (paper Cor. 3.6).
     acceptance_rate: accepted / tested. accepted_fraction: accepted / drafted.
     block_efficiency: committed tokens / target calls after prefill, per row (all rounds pooled);
@@ -57,6 +58,7 @@ class CellSummary:
 
     cell: Cell
     num_prompts: int
+    num_sessions: int = 0
     num_failed: int = 0
     error: str | None = None
     num_committed: int = 0

@@ -1,20 +1,19 @@
 """A cell's generations as arrays with one entry per prompt: the form that ratios are made from.
 
-Owns how repeats become one number per prompt: counts are those of the first repeat, for repeats
-time identical work; seconds are the median over the repeats, which a single stall cannot move.
-Warm-ups (repeat below 0) are in the raw lines and in no number.
+Owns what repeats become: counts are those of the first repeat, for repeats time identical work;
+seconds are settled per prompt by `repeats`. Warm-ups (repeat below 0) are in the raw lines and in
+no number.
 At a batch above 1 "a prompt" is one batch of prompts, decoded together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from statistics import median
 
 import numpy as np
 
+from specbench.measure.repeats import Slots, repeat_error
 from specbench.measure.rounds import RoundSeconds, RowRounds, round_seconds, row_rounds
 from specbench.measure.validation import check
 from specbench.records import OK, Cell, Generation
@@ -30,12 +29,13 @@ class Tally:
     Arrays are (n,), or (n, gamma) for *_at, whose column i - 1 is position i of a round.
     num_target_calls: calls of the target after prefill, counted once per unfinished row.
     total_s, decode_s, ttft_s, tpot_s: seconds per generation; NaN where unknown.
+    slots, slot_total_s, slot_decode_s: the same in every repeat of every session, (n, C).
     num_full_rounds, full_draft_s, full_verify_s, full_rest_s: rounds that drafted gamma tokens,
     and their seconds. round_s: seconds of all rounds.
-    repeat_spread: (largest - smallest) / median of total_s over repeats; NaN for one repeat.
+    repeat_error: relative standard error that repeating leaves in total_s; NaN for one repeat.
     lengths: committed tokens of each output; shortest: of each prompt's shortest output, (n,).
     rows: the rounds of the first repeats.
-    reproducible: whether all repeats gave the same tokens and the same accepted counts.
+    reproducible: whether all repeats of all sessions gave the same tokens and accepted counts.
     """
 
     cell: Cell
@@ -50,6 +50,9 @@ class Tally:
     accepted_at: np.ndarray
     total_s: np.ndarray
     decode_s: np.ndarray
+    slots: Slots
+    slot_total_s: np.ndarray
+    slot_decode_s: np.ndarray
     ttft_s: np.ndarray
     tpot_s: np.ndarray
     num_full_rounds: np.ndarray
@@ -57,7 +60,7 @@ class Tally:
     full_verify_s: np.ndarray
     full_rest_s: np.ndarray
     round_s: np.ndarray
-    repeat_spread: np.ndarray
+    repeat_error: np.ndarray
     steal_fraction: np.ndarray
     lengths: np.ndarray
     shortest: np.ndarray
@@ -73,7 +76,7 @@ def tally(cell: Cell, generations: Iterable[Generation]) -> Tally:
     for one in every:
         by_prompt.setdefault(one.prompt_ids, []).append(one)
     ended = {
-        prompt: sorted(repeats, key=lambda one: one.repeat)
+        prompt: sorted(repeats, key=lambda one: (one.session, one.repeat))
         for prompt, repeats in by_prompt.items()
         if all(one.status == OK for one in repeats)
     }
@@ -83,6 +86,7 @@ def tally(cell: Cell, generations: Iterable[Generation]) -> Tally:
     check(cell, flat, everything)
     firsts = [group[0] for group in repeats]
     rows = row_rounds(firsts) if len(flat) > len(firsts) else everything
+    slots = Slots(repeats)
     return Tally(
         cell=cell,
         prompts=tuple(ended),
@@ -92,8 +96,9 @@ def tally(cell: Cell, generations: Iterable[Generation]) -> Tally:
         rows=rows,
         reproducible=all(_same_work(group) for group in repeats),
         **_counts(rows, len(firsts), cell.arm.gamma),
-        **_seconds(repeats),
-        **_round_seconds(round_seconds(flat), repeats, cell.arm.gamma),
+        slots=slots,
+        **_seconds(flat, slots),
+        **_round_seconds(round_seconds(flat), len(flat), slots, cell.arm.gamma),
     )
 
 
@@ -126,17 +131,21 @@ def _counts(rows: RowRounds, num_prompts: int, gamma: int) -> dict[str, np.ndarr
     }
 
 
-def _seconds(repeats: Sequence[Sequence[Generation]]) -> dict[str, np.ndarray]:
-    def over_repeats(value: Callable[[Generation], float | None]) -> np.ndarray:
-        return np.array([_median([value(one) for one in group]) for group in repeats])
-
+def _seconds(flat: Sequence[Generation], slots: Slots) -> dict[str, np.ndarray]:
+    series = {
+        "total_s": [one.total_s for one in flat],
+        "decode_s": [one.decode_s for one in flat],
+        "ttft_s": [one.ttft_s for one in flat],
+        "tpot_s": [_tpot_s(one) for one in flat],
+        "steal_fraction": [one.steal_fraction for one in flat],
+    }
+    known = {name: np.array(values, dtype=np.float64) for name, values in series.items()}
+    total_s = slots.table(known["total_s"])
     return {
-        "total_s": over_repeats(lambda one: one.total_s),
-        "decode_s": over_repeats(lambda one: one.decode_s),
-        "ttft_s": over_repeats(lambda one: one.ttft_s),
-        "tpot_s": over_repeats(_tpot_s),
-        "steal_fraction": over_repeats(lambda one: one.steal_fraction),
-        "repeat_spread": np.array([_spread([one.total_s for one in group]) for group in repeats]),
+        **{name: slots.settle(values) for name, values in known.items()},
+        "slot_total_s": total_s,
+        "slot_decode_s": slots.table(known["decode_s"]),
+        "repeat_error": repeat_error(total_s, slots.sessions),
     }
 
 
@@ -148,30 +157,16 @@ def _tpot_s(generation: Generation) -> float | None:
     return (generation.total_s - generation.ttft_s) / (per_row - 1)
 
 
-def _median(values: Sequence[float | None]) -> float:
-    known = [value for value in values if value is not None]
-    # Not numpy's: on two or three numbers it takes ten times as long.
-    return median(known) if known else np.nan
-
-
-def _spread(values: Sequence[float | None]) -> float:
-    known = [value for value in values if value is not None]
-    if len(known) < 2:
-        return np.nan
-    return (max(known) - min(known)) / _median(known)
-
-
 def _round_seconds(
-    seconds: RoundSeconds, repeats: Sequence[Sequence[Generation]], gamma: int
+    seconds: RoundSeconds, num_generations: int, slots: Slots, gamma: int
 ) -> dict[str, np.ndarray]:
-    """Sums over the rounds of each generation, then the median over its repeats."""
-    sizes = [len(group) for group in repeats]
+    """Sums over the rounds of each generation, settled over its repeats."""
     full = seconds.width == gamma
 
     def per_prompt(values: np.ndarray) -> np.ndarray:
-        sums = np.bincount(seconds.generation, weights=values, minlength=sum(sizes))
-        edges = np.cumsum([0, *sizes])
-        return np.array([median(sums[start:end]) for start, end in pairwise(edges)])
+        return slots.settle(
+            np.bincount(seconds.generation, weights=values, minlength=num_generations)
+        )
 
     return {
         "num_full_rounds": per_prompt(full.astype(np.float64)),

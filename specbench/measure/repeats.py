@@ -1,0 +1,169 @@
+"""Repeats and sessions: which timings of two arms are compared, and what sessions add.
+
+Owns how repeated timings of identical work become one number per prompt: the median over the
+repeats of a session, which a single stall cannot move, then the mean over sessions. Two arms are
+compared on the repeats that both have, taken within a moment of each other, so that a machine
+that is slower an hour later does not look like a slower arm.
+
+A session is one process. Addresses, page colours and clocks are drawn anew in each, once for all
+its prompts; no resampling of prompts within one session can see that. All sessions decode the
+same prompts, so what prompts do to a ratio is common to them and must not count twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp, log, sqrt
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import stdtrit
+
+from specbench.measure.summary import Estimate
+from specbench.records import Generation
+
+Slot = tuple[int, int]
+
+
+class Slots:
+    """Where each generation of n prompts belongs: prompts down, repeats of sessions across.
+
+    slots: (session, repeat) of each column, C of them. sessions: the first of each pair, (C,).
+    """
+
+    def __init__(self, repeats: Sequence[Sequence[Generation]]) -> None:
+        """repeats: the generations of each prompt."""
+        flat = [
+            (row, (one.session, one.repeat)) for row, group in enumerate(repeats) for one in group
+        ]
+        self.slots: tuple[Slot, ...] = tuple(sorted({slot for _, slot in flat}))
+        self.sessions = np.array([session for session, _ in self.slots], dtype=np.int64)
+        place = {slot: column for column, slot in enumerate(self.slots)}
+        self._at = [row for row, _ in flat], [place[slot] for _, slot in flat]
+        self._shape = len(repeats), len(self.slots)
+
+    def table(self, values: ArrayLike) -> np.ndarray:
+        """One value per generation, in order, as (n, C); NaN where there is none."""
+        table = np.full(self._shape, np.nan)
+        table[self._at] = values
+        return table
+
+    def settle(self, values: ArrayLike) -> np.ndarray:
+        """One value per generation, in order, as one per prompt, (n,)."""
+        return over_sessions(by_session(self.table(values), self.sessions))
+
+
+@dataclass(frozen=True)
+class Paired:
+    """Seconds of two arms on the prompts that both timed in a common slot.
+
+    kept: which of the prompts asked for those are, (n,). first_s, second_s: by session,
+    (sessions, kept prompts); NaN in both where a session did not time a prompt in both.
+    """
+
+    kept: np.ndarray
+    first_s: np.ndarray
+    second_s: np.ndarray
+
+    def of(self, only: np.ndarray | None) -> Paired:
+        """The same for some of the kept prompts; None takes all."""
+        if only is None:
+            return self
+        return Paired(self.kept, self.first_s[:, only], self.second_s[:, only])
+
+
+def paired(first: tuple[Slots, np.ndarray], second: tuple[Slots, np.ndarray]) -> Paired:
+    """Two arms side by side, each given by its slots and seconds in them, (n, C).
+
+    Row i of both is the same prompt.
+    """
+    common = [slot for slot in first[0].slots if slot in second[0].slots]
+    ours, theirs = (
+        seconds[:, [slots.slots.index(slot) for slot in common]]
+        for slots, seconds in (first, second)
+    )
+    unknown = np.isnan(ours) | np.isnan(theirs)
+    kept = ~unknown.all(axis=1)
+    sessions = np.array([session for session, _ in common], dtype=np.int64)
+    tables = (np.where(unknown, np.nan, table)[kept] for table in (ours, theirs))
+    return Paired(kept, *(by_session(table, sessions) for table in tables))
+
+
+def by_session(seconds: np.ndarray, sessions: np.ndarray) -> np.ndarray:
+    """The median over the columns of each session, (S, n), from (n, C); NaN where none is known."""
+    medians = [_medians(seconds[:, sessions == session]) for session in np.unique(sessions)]
+    return np.array(medians).reshape(len(medians), len(seconds))
+
+
+def over_sessions(seconds: np.ndarray) -> np.ndarray:
+    """The mean over the sessions where it is known, (n,), from (S, n); NaN where none is."""
+    known = np.isfinite(seconds)
+    sums, counts = np.where(known, seconds, 0.0).sum(axis=0), known.sum(axis=0)
+    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+
+
+def repeat_error(seconds: np.ndarray, sessions: np.ndarray) -> np.ndarray:
+    """Relative standard error that repeating leaves in each prompt's seconds, (n,), from (n, C).
+
+    Standard deviation of repeats within a session / their root number, relative to the seconds;
+    NaN where no session has two repeats.
+    """
+    variances = []
+    for session in np.unique(sessions):
+        table = seconds[:, sessions == session]
+        known = np.isfinite(table)
+        counts = known.sum(axis=1)
+        middle = np.where(known, table, 0.0).sum(axis=1) / np.maximum(counts, 1)
+        squares = np.where(known, (table - middle[:, None]) ** 2, 0.0).sum(axis=1)
+        variances.append(np.where(counts > 1, squares / np.maximum(counts - 1, 1), np.nan))
+    variance = over_sessions(np.array(variances).reshape(len(variances), len(seconds)))
+    counts = np.maximum(np.isfinite(seconds).sum(axis=1), 1)
+    return np.sqrt(variance / counts) / over_sessions(by_session(seconds, sessions))
+
+
+def with_sessions(found: Estimate | None, pairs: Paired) -> Estimate | None:
+    """The interval of a ratio of totals with what sessions add to it.
+
+    With half width h on the log scale and S sessions it becomes sqrt(h^2 + t^2 b), t Student's
+    quantile at S - 1 degrees of freedom and b the variance of the mean of the sessions' log
+    ratios beyond what noise within them explains. Coverage of 95 % intervals over 20 prompts
+    that differ by 15 %, with noise of 5 % per timing, in 1500 simulations each of 2, 3, 4
+    sessions: 95, 96, 94 % where sessions do not differ, 96, 96, 96 % where their ratios have a
+    standard deviation of 5 %; without the term 83, 88, 88 %. Two sessions that disagree give a
+    very wide interval: one difference is all that is known of how sessions differ.
+    """
+    if found is None or found.low is None or found.high is None or found.low <= 0.0:
+        return found
+    reach = _session_reach(pairs)
+    if reach == 0.0:
+        return found
+    below = sqrt(log(found.value / found.low) ** 2 + reach**2)
+    above = sqrt(log(found.high / found.value) ** 2 + reach**2)
+    return Estimate(found.value, found.value * exp(-below), found.value * exp(above))
+
+
+def _session_reach(pairs: Paired) -> float:
+    """Half width t sqrt(b) of what sessions add, on the log scale, from a two-way layout.
+
+    Prompts that some session has not timed are left out. What is left of a prompt's pull on the
+    ratio once its mean over sessions is taken away is noise.
+    """
+    complete = np.isfinite(pairs.first_s).all(axis=0)
+    first, second = pairs.first_s[:, complete], pairs.second_s[:, complete]
+    num_sessions, num_prompts = first.shape
+    if num_sessions < 2 or num_prompts < 2:
+        return 0.0
+    ratios = np.log(first.sum(axis=1) / second.sum(axis=1))
+    pulls = first / first.mean(axis=1, keepdims=True) - second / second.mean(axis=1, keepdims=True)
+    rest = pulls - pulls.mean(axis=0)
+    noise = float((rest**2).sum()) / ((num_prompts - 1) * (num_sessions - 1)) / num_prompts
+    between = max(float(ratios.var(ddof=1)) - noise, 0.0) / num_sessions
+    return float(stdtrit(num_sessions - 1, 0.975)) * sqrt(between)
+
+
+def _medians(table: np.ndarray) -> np.ndarray:
+    """The median of each row's known values; numpy's own warns where there are none."""
+    last = np.maximum(np.isfinite(table).sum(axis=1) - 1, 0)
+    ordered, rows = np.sort(table, axis=1), np.arange(len(table))  # NaN comes last
+    return np.asarray((ordered[rows, last // 2] + ordered[rows, (last + 1) // 2]) / 2.0)
