@@ -108,6 +108,24 @@ class Plan:
         yield StepTimes(key, self.draft, "draft", 1, 32, (machine.draft_s,) * 5)
 
 
+def merged(plans: Sequence[Plan]) -> tuple[list[Cell], list[Record]]:
+    """One run of several plans; those of one group share the baseline of the first of them."""
+    cells: dict[str, Cell] = {}
+    records: list[Record] = []
+    for plan in plans:
+        own_cells, own = plan.build()
+        known = own_cells[0].key in cells
+        records += [one for one in own if not known or _is_of(plan.draft, own_cells[0], one)]
+        cells |= {cell.key: cell for cell in own_cells}
+    return list(cells.values()), records
+
+
+def _is_of(draft: str, baseline: Cell, record: Record) -> bool:
+    if isinstance(record, Generation):
+        return record.cell != baseline.key
+    return draft in (getattr(record, "draft", None), getattr(record, "model", None))
+
+
 def play(
     random: np.random.Generator, gamma: int, alpha: float, length: int, limit: int
 ) -> list[Round]:

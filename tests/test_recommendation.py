@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 import pytest
-from synthetic import Machine, Plan
+from synthetic import Machine, Plan, merged
 
 from specbench import theory
 from specbench.measure.metrics import summarize
@@ -14,18 +14,8 @@ LINEAR = Machine(verify_s=lambda n: 0.020 * n, draft_s=0.001)
 
 def two_drafts(machine=CHEAP, gammas=(1, 3, 5), **options):
     """A run with the drafts "small" at alpha .8 and "poor" at alpha .2 beside one baseline."""
-    cells, records = Plan(gammas=gammas, machine=machine, **options).build()
-    others, more = Plan(gammas=gammas, machine=machine, draft="poor", alphas=0.2, **options).build()
-    extra = [
-        one
-        for one in more
-        if (isinstance(one, Generation) and one.cell != others[0].key) or _is_poor(one)
-    ]
-    return cells + others[1:], records + extra
-
-
-def _is_poor(record):
-    return getattr(record, "draft", None) == "poor" or getattr(record, "model", None) == "poor"
+    shared = {"gammas": gammas, "machine": machine, **options}
+    return merged([Plan(**shared), Plan(**shared, draft="poor", alphas=0.2)])
 
 
 def test_the_fastest_arm_is_named_with_a_runner_up():

@@ -35,7 +35,7 @@ def flags_of(summary: CellSummary, found: Tally | None) -> tuple[str, ...]:
         "unstable": is_unstable(found),
         "stolen time": float(_mean(found.steal_fraction)) > STOLEN_TIME,
         "exceeds c=0 ceiling": exceeds_ceiling(summary),
-        "short outputs": summary.num_short > 0,
+        f"{summary.num_short} short outputs": summary.num_short > 0,
     }
     return tuple(name for name, raised in rules.items() if raised)
 
@@ -44,8 +44,11 @@ def gamma_is_fixed(found: Tally) -> bool:
     """Whether every round drafted gamma tokens, except where the limit leaves room for fewer.
 
     One token of a round is always the target's own, so with r tokens left to the limit a row
-    drafts at least min(gamma, r - 1). Anything else is an adaptive gamma under a fixed name.
+    drafts at least min(gamma, r - 1). Anything else is an adaptive gamma under a fixed name. A
+    peer's draft may also end at its own EOS; `models.peer_rounds` has seen to the rest.
     """
+    if found.cell.arm.is_peer:
+        return True
     gamma, rows = found.cell.arm.gamma, found.rows
     left = found.cell.group.limits.max_new_tokens - rows.before
     return bool(np.all((rows.drafted <= gamma) & (rows.drafted >= np.minimum(gamma, left - 1))))
@@ -72,15 +75,20 @@ def position_cliff(found: Tally) -> int | None:
 def is_unstable(found: Tally) -> bool:
     """Whether the seconds of a cell scatter too much to be quoted without their interval.
 
-    Either repeats of identical work leave a standard error above UNSTABLE_REPEATS in the median
-    prompt (two repeats that differ by 15 %), which more repeats may cure, or seconds per output
-    token have a standard deviation above UNSTABLE_PROMPTS of their mean over three prompts or more.
+    Either repeats scatter, or seconds per output token have a standard deviation above
+    UNSTABLE_PROMPTS of their mean over three prompts or more.
     """
-    error = found.repeat_error[np.isfinite(found.repeat_error)]
-    if len(error) and np.median(error) > UNSTABLE_REPEATS:
+    if repeats_scatter(found):
         return True
     tpot = found.tpot_s[np.isfinite(found.tpot_s)]
     return len(tpot) >= 3 and float(np.std(tpot, ddof=1)) > UNSTABLE_PROMPTS * float(np.mean(tpot))
+
+
+def repeats_scatter(found: Tally) -> bool:
+    """Whether repeats of identical work leave a standard error above UNSTABLE_REPEATS in the
+    median prompt, as two that differ by 15 % do. More repeats may cure it."""
+    error = found.repeat_error[np.isfinite(found.repeat_error)]
+    return len(error) > 0 and float(np.median(error)) > UNSTABLE_REPEATS
 
 
 def exceeds_ceiling(summary: CellSummary) -> bool:

@@ -93,11 +93,12 @@ def recommend_collected(
 
 
 def is_candidate(summary: CellSummary) -> bool:
-    """Whether a cell may be chosen: timed, without failures, with the gamma it names."""
+    """Whether a cell may be chosen: our own, timed, without failures, with the gamma it names."""
     return (
         summary.speedup is not None
         and not summary.num_failed
         and not summary.cell.arm.replica
+        and not summary.cell.arm.is_peer
         and "gamma not fixed" not in summary.flags
     )
 
@@ -170,7 +171,7 @@ def what_if(
     """
     first: dict[tuple[Group, str], CellSummary] = {}
     for one in summaries:
-        if one.cell.arm.draft is not None:
+        if one.cell.arm.draft is not None and not one.cell.arm.is_peer:
             first.setdefault((one.cell.group, one.cell.arm.draft), one)
     found = (_predict(one, alpha, c) for one in first.values())
     return [one for one in found if one is not None]

@@ -64,7 +64,9 @@ def estimate(replicates: np.ndarray, num_prompts: int) -> Estimate | None:
     spread = replicates[1:][np.isfinite(replicates[1:])]
     if num_prompts < 2 or not len(spread):
         return Estimate(value)
-    low, high = np.percentile(spread, [2.5, 97.5])
+    # np.percentile does the same at four times the price, and a run asks thousands of times.
+    places = np.array([0.025, 0.975]) * (len(spread) - 1)
+    low, high = np.interp(places, np.arange(len(spread)), np.sort(spread))
     freedom = num_prompts - 1
     wider = sqrt(num_prompts / freedom) * float(stdtrit(freedom, 0.975)) / NORMAL_QUANTILE
     low, high = value + wider * (low - value), value + wider * (high - value)

@@ -1,0 +1,78 @@
+"""Recommendations as rows; measured and supposed values never share a column."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from specbench.measure.recommendation import Predicted, Recommendation
+from specbench.report.rows import Row
+
+
+def recommendation_rows(advice: Iterable[Recommendation]) -> list[Row]:
+    """One row per group: what to deploy, how sure, and what comes second."""
+    return [
+        {
+            "task": one.group.task,
+            "target": one.group.target,
+            "temperature": one.group.sampling.temperature,
+            "batch": one.group.batch,
+            "draft": one.best.cell.arm.draft,
+            "gamma": one.best.cell.arm.gamma,
+            "speedup": one.speedup.value,
+            "speedup_low": one.speedup.low,
+            "speedup_high": one.speedup.high,
+            "is_sure": one.is_sure,
+            "runner_up_draft": one.runner_up.cell.arm.draft if one.runner_up else None,
+            "runner_up_gamma": one.runner_up.cell.arm.gamma if one.runner_up else None,
+            "advantage": one.advantage.value if one.advantage else None,
+            "advantage_low": one.advantage.low if one.advantage else None,
+            "advantage_high": one.advantage.high if one.advantage else None,
+            "difference_is_real": one.is_real,
+        }
+        for one in advice
+    ]
+
+
+def draft_rows(advice: Iterable[Recommendation]) -> list[Row]:
+    """One row per group and draft: its best measured gamma and what would have to change."""
+    rows: list[Row] = []
+    for one in advice:
+        for draft in one.drafts:
+            best, predicted = draft.best, draft.predicted
+            rows.append(
+                {
+                    "task": one.group.task,
+                    "temperature": one.group.sampling.temperature,
+                    "batch": one.group.batch,
+                    "draft": draft.draft,
+                    "best_gamma": best.cell.arm.gamma,
+                    "speedup": best.speedup.value if best.speedup else None,
+                    "alpha_overlap": best.alpha_overlap.value if best.alpha_overlap else None,
+                    "cost_coefficient": best.cost_coefficient.value
+                    if best.cost_coefficient
+                    else None,
+                    "break_even_alpha": draft.break_even_alpha,
+                    "predicted_gamma": predicted.gamma if predicted else None,
+                    "predicted_improvement": predicted.walltime_improvement if predicted else None,
+                    "beyond_measured": draft.beyond_measured,
+                }
+            )
+    return rows
+
+
+def what_if_rows(supposed: Iterable[Predicted]) -> list[Row]:
+    """One row per group and draft; every row says that nothing of it was measured."""
+    return [
+        {
+            "task": one.group.task,
+            "temperature": one.group.sampling.temperature,
+            "batch": one.group.batch,
+            "draft": one.draft,
+            "alpha": one.alpha,
+            "c": one.c,
+            "gamma": one.gamma,
+            "walltime_improvement": one.walltime_improvement,
+            "measured": False,
+        }
+        for one in supposed
+    ]

@@ -1,0 +1,129 @@
+"""The same rows for the terminal, as rich tables; `*_rows` are their plain form for JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from specbench.measure.decomposition import Decomposition
+from specbench.measure.recommendation import Predicted, Recommendation
+from specbench.measure.summary import CellSummary
+from specbench.report import forms, layout
+from specbench.report.advice import draft_rows, recommendation_rows, what_if_rows
+from specbench.report.layout import Layout
+from specbench.report.published import paper_rows, table1_rows
+from specbench.report.rows import Row, gap_rows, grid_rows, table2_rows, table4_rows
+
+__all__ = [
+    "gap",
+    "gap_rows",
+    "grid_rows",
+    "paper",
+    "paper_rows",
+    "recommendation_rows",
+    "recommendations",
+    "table1",
+    "table1_rows",
+    "table2",
+    "table2_rows",
+    "table4",
+    "table4_rows",
+    "what_if",
+    "what_if_rows",
+]
+
+
+def table2(summaries: Sequence[CellSummary]) -> RenderableType:
+    """The best gamma of every draft."""
+    return _table(forms.TABLE_2, table2_rows(summaries))
+
+
+def table4(
+    summaries: Sequence[CellSummary], decompositions: Sequence[Decomposition]
+) -> RenderableType:
+    """Predicted beside measured, disagreements marked."""
+    return _table(forms.TABLE_4, table4_rows(summaries, decompositions))
+
+
+def gap(decompositions: Sequence[Decomposition]) -> RenderableType:
+    """The factors of every cell in one line each, and the largest step of the best in words."""
+    rows = [_factors(found) for found in decompositions]
+    if not rows:
+        return Text("No gap to explain: step times or overlaps are missing.")
+    columns = [layout.word("task"), layout.word("draft"), layout.Column("T", layout.sampling)]
+    columns += [layout.value("gamma", "γ"), layout.value("formula")]
+    columns += [layout.value(step.name, step.name, 3) for step in decompositions[0].steps[:-1]]
+    columns += [layout.value(name, name, 3) for name in ("refined", "unexplained", "decode")]
+    columns += [layout.value(name, name, 3) for name in ("encoder and prefill", "end to end")]
+    form = Layout("From the formula to the measured speedup, factor by factor", tuple(columns))
+    sentences = [Text(f"{_name(found)}: {found.sentence}") for found in _best(decompositions)]
+    return Group(_table(form, rows), *sentences)
+
+
+def recommendations(advice: Sequence[Recommendation]) -> RenderableType:
+    """What to deploy, and what each draft would need."""
+    return Group(
+        _table(forms.RECOMMENDATIONS, recommendation_rows(advice)),
+        _table(forms.DRAFTS, draft_rows(advice)),
+    )
+
+
+def what_if(supposed: Sequence[Predicted]) -> RenderableType:
+    """The formula's answer to a supposition, marked as not measured."""
+    return _table(forms.WHAT_IF, what_if_rows(supposed))
+
+
+def table1() -> RenderableType:
+    """Table 1 of the paper, printed and computed."""
+    return _table(forms.TABLE_1, table1_rows())
+
+
+def paper() -> RenderableType:
+    """The paper's measured rows through its own formula."""
+    return _table(forms.PAPER, paper_rows())
+
+
+def _table(form: Layout, rows: Sequence[Row]) -> Table:
+    shown = form.shown(rows)
+    table = Table(title=form.title, caption="\n".join(form.notes) or None, caption_justify="left")
+    for column in shown.columns:
+        table.add_column(column.title, justify="right" if column.number else "left")
+    for texts in shown.texts(rows):
+        # Text, not markup: an interval's brackets are no style.
+        table.add_row(*(Text(text) for text in texts))
+    return table
+
+
+def _factors(found: Decomposition) -> Row:
+    group = found.cell.group
+    return {
+        "task": group.task,
+        "draft": found.cell.arm.draft,
+        "temperature": group.sampling.temperature,
+        "top_k": group.sampling.top_k,
+        "top_p": group.sampling.top_p,
+        "gamma": found.cell.arm.gamma,
+        "formula": found.predicted.value,
+        **{step.name: step.factor.value for step in found.all_steps},
+        "refined": found.refined.value,
+        "decode": found.measured.value,
+        "end to end": found.measured_total.value,
+    }
+
+
+def _best(decompositions: Sequence[Decomposition]) -> list[Decomposition]:
+    """Of every group and draft the cell that is fastest end to end."""
+    best: dict[object, Decomposition] = {}
+    for found in decompositions:
+        key = (found.cell.group, found.cell.arm.draft)
+        if key not in best or found.measured_total.value > best[key].measured_total.value:
+            best[key] = found
+    return list(best.values())
+
+
+def _name(found: Decomposition) -> str:
+    group, arm = found.cell.group, found.cell.arm
+    return f"{group.task}, T={group.sampling.temperature:g}, {arm.label}"
