@@ -3,7 +3,9 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from rich.console import Console
 from synthetic import Machine, Plan, generation, group, merged, play
@@ -15,8 +17,8 @@ from specbench.measure.metrics import summarize, summarize_collected
 from specbench.measure.recommendation import recommend_collected, what_if
 from specbench.records import FAILED, Arm, Cell, Generation
 from specbench.report import console, write_figures, write_tables, write_theory_figures
+from specbench.report.best import LOSES, table2_rows
 from specbench.report.published import comparison_rows
-from specbench.report.rows import LOSES, table2_rows
 
 INFO = {
     "command": "specbench sweep --gamma 1..3",
@@ -135,7 +137,7 @@ def test_table_2_says_when_not_speculating_wins(run):
 
 def test_a_gamma_that_was_not_fixed_is_no_row_of_table_2():
     cells = Plan(gammas=(3,)).cells()
-    rounds = play(__import__("numpy").random.default_rng(0), 2, 0.8, 40, 64)
+    rounds = play(np.random.default_rng(0), 2, 0.8, 40, 64)
     records = [
         generation(cells[0], "p", 0, play(None, 0, 0.0, 40, 64), total_s=1.0),
         generation(cells[1], "p", 0, rounds, total_s=0.5),
@@ -143,6 +145,25 @@ def test_a_gamma_that_was_not_fixed_is_no_row_of_table_2():
     summaries = summarize(cells, records, seed=0)
     assert "gamma not fixed" in summaries[1].flags
     assert table2_rows(summaries)[0]["best_gamma"] is None
+
+
+def test_another_engine_stands_beside_ours_and_is_never_chosen(tmp_path):
+    cells = Plan(gammas=(3,)).cells()
+    peer = replace(cells[1], arm=replace(cells[1].arm, engine="transformers"))
+    baseline, rounds = play(None, 0, 0.0, 40, 64), play(np.random.default_rng(0), 3, 0.8, 40, 64)
+    seconds = {cells[0]: 1.0, cells[1]: 0.8, peer: 0.4}
+    records = [
+        generation(cell, "p", 0, baseline if cell == cells[0] else rounds, total_s=total)
+        for cell, total in seconds.items()
+    ]
+    summaries = summarize([*cells, peer], records, seed=0)
+    assert [row["speedup"] for row in table2_rows(summaries)] == [pytest.approx(1.25)]
+    write_tables(tmp_path, INFO, summaries, [])
+    (row,) = read(tmp_path / "peers.csv")
+    assert row["engine"] == "transformers"
+    assert float(row["ratio"]) == pytest.approx(0.5)
+    assert len(read(tmp_path / "table4.csv")) == 1
+    assert len(read(tmp_path / "grid.csv")) == 3
 
 
 def test_synthetic_prompts_never_enter_table_2(folder):

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from specbench.measure.recommendation import Predicted, Recommendation
-from specbench.report.rows import Row
+from specbench.report.layout import (
+    MISSING,
+    TEMPERATURE,
+    Column,
+    Layout,
+    interval,
+    text_of,
+    value,
+    word,
+)
+from specbench.report.rows import Row, Value
 
 
 def recommendation_rows(advice: Iterable[Recommendation]) -> list[Row]:
@@ -76,3 +86,79 @@ def what_if_rows(supposed: Iterable[Predicted]) -> list[Row]:
         }
         for one in supposed
     ]
+
+
+def _arm(draft: Value, gamma: Value) -> str:
+    if gamma is None:
+        return MISSING
+    return f"{draft} γ = {gamma}" if draft else "no draft"
+
+
+def _sure(row: Row) -> str:
+    if row["gamma"] == 0:
+        return "nothing beats the baseline"
+    return "yes" if row["is_sure"] else "not shown"
+
+
+def _break_even(row: Row) -> str:
+    if row["break_even_alpha"] is None:
+        return MISSING if row["cost_coefficient"] is None else "no α pays"
+    return text_of(row["break_even_alpha"])
+
+
+def _predicted_gamma(row: Row) -> str:
+    beyond = " (beyond those measured)" if row["beyond_measured"] else ""
+    return text_of(row["predicted_gamma"], 0) + beyond
+
+
+RECOMMENDATIONS = Layout(
+    "What to deploy",
+    (
+        word("task"),
+        TEMPERATURE,
+        value("batch"),
+        Column("use", lambda row: _arm(row["draft"], row["gamma"]), number=False),
+        interval("speedup", "speedup"),
+        Column("faster than 1?", _sure, number=False),
+        Column(
+            "runner-up", lambda row: _arm(row["runner_up_draft"], row["runner_up_gamma"]), False
+        ),
+        interval("advantage", "best / runner-up", 3),
+        Column(
+            "difference",
+            lambda row: "real" if row["difference_is_real"] else "within the noise",
+            number=False,
+        ),
+    ),
+)
+
+DRAFTS = Layout(
+    "Each draft",
+    (
+        word("task"),
+        TEMPERATURE,
+        value("batch"),
+        word("draft"),
+        value("best_gamma", "best γ measured"),
+        value("speedup", "speedup"),
+        value("alpha_overlap", "α"),
+        value("cost_coefficient", "c", 3),
+        Column("break-even α", _break_even),
+        Column("γ by Thm 3.8", _predicted_gamma),
+        value("predicted_improvement", "S by Thm 3.8, not measured"),
+    ),
+)
+
+WHAT_IF = Layout(
+    "What if: computed by Thm 3.8, NOT measured",
+    (
+        word("task"),
+        TEMPERATURE,
+        value("batch"),
+        word("draft"),
+        value("alpha", "α"),
+        value("c", "c", 3),
+        value("gamma", "best γ"),
+        value("walltime_improvement", "S predicted"),
+    ),
+)

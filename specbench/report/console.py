@@ -11,11 +11,21 @@ from rich.text import Text
 from specbench.measure.decomposition import Decomposition
 from specbench.measure.recommendation import Predicted, Recommendation
 from specbench.measure.summary import CellSummary
-from specbench.report import forms, layout
-from specbench.report.advice import draft_rows, recommendation_rows, what_if_rows
+from specbench.report import layout
+from specbench.report.advice import (
+    DRAFTS,
+    RECOMMENDATIONS,
+    WHAT_IF,
+    draft_rows,
+    recommendation_rows,
+    what_if_rows,
+)
+from specbench.report.best import TABLE_2, table2_rows
+from specbench.report.grid import grid_rows
 from specbench.report.layout import Layout
-from specbench.report.published import paper_rows, table1_rows
-from specbench.report.rows import Row, gap_rows, grid_rows, table2_rows, table4_rows
+from specbench.report.predicted import TABLE_4, gap_rows, table4_rows
+from specbench.report.published import PAPER, TABLE_1, paper_rows, table1_rows
+from specbench.report.rows import Row
 
 __all__ = [
     "gap",
@@ -38,14 +48,14 @@ __all__ = [
 
 def table2(summaries: Sequence[CellSummary]) -> RenderableType:
     """The best gamma of every draft."""
-    return _table(forms.TABLE_2, table2_rows(summaries))
+    return _table(TABLE_2, table2_rows(summaries))
 
 
 def table4(
     summaries: Sequence[CellSummary], decompositions: Sequence[Decomposition]
 ) -> RenderableType:
     """Predicted beside measured, disagreements marked."""
-    return _table(forms.TABLE_4, table4_rows(summaries, decompositions))
+    return _table(TABLE_4, table4_rows(summaries, decompositions))
 
 
 def gap(decompositions: Sequence[Decomposition]) -> RenderableType:
@@ -66,24 +76,24 @@ def gap(decompositions: Sequence[Decomposition]) -> RenderableType:
 def recommendations(advice: Sequence[Recommendation]) -> RenderableType:
     """What to deploy, and what each draft would need."""
     return Group(
-        _table(forms.RECOMMENDATIONS, recommendation_rows(advice)),
-        _table(forms.DRAFTS, draft_rows(advice)),
+        _table(RECOMMENDATIONS, recommendation_rows(advice)),
+        _table(DRAFTS, draft_rows(advice)),
     )
 
 
 def what_if(supposed: Sequence[Predicted]) -> RenderableType:
     """The formula's answer to a supposition, marked as not measured."""
-    return _table(forms.WHAT_IF, what_if_rows(supposed))
+    return _table(WHAT_IF, what_if_rows(supposed))
 
 
 def table1() -> RenderableType:
     """Table 1 of the paper, printed and computed."""
-    return _table(forms.TABLE_1, table1_rows())
+    return _table(TABLE_1, table1_rows())
 
 
 def paper() -> RenderableType:
     """The paper's measured rows through its own formula."""
-    return _table(forms.PAPER, paper_rows())
+    return _table(PAPER, paper_rows())
 
 
 def _table(form: Layout, rows: Sequence[Row]) -> Table:

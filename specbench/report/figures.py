@@ -15,6 +15,7 @@ from specbench.measure.summary import CellSummary
 from specbench.report import provenance, style
 from specbench.report.acceptance_figures import draw_accepted_lengths, draw_alpha
 from specbench.report.provenance import Info
+from specbench.report.rows import own_drafted
 from specbench.report.speed_figures import draw_decode_speedup, draw_total_speedup
 from specbench.report.waterfall import draw_waterfalls
 
@@ -31,7 +32,7 @@ def write_figures(
     formats: "png" (200 dpi) and any other that matplotlib writes, such as "svg".
     """
     folder.mkdir(parents=True, exist_ok=True)
-    drafted = [one for one in summaries if one.cell.arm.draft is not None]
+    drafted = own_drafted(summaries)
     drawings: dict[str, Callable[[], Figure | None]] = {
         "speedup_decode": lambda: draw_decode_speedup(drafted, decompositions),
         "speedup_total": lambda: draw_total_speedup(drafted),

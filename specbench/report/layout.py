@@ -90,3 +90,6 @@ def text_of(found: Value, digits: int = 2) -> str:
     if isinstance(found, bool):
         return "yes" if found else "no"
     return f"{found:.{digits}f}" if isinstance(found, float) else str(found)
+
+
+TEMPERATURE = Column("T", sampling)

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from specbench import paper, theory
 from specbench.measure.summary import CellSummary
 from specbench.records import Group
-from specbench.report.rows import Row
+from specbench.report.layout import TEMPERATURE, Column, Layout, value, word
+from specbench.report.rows import Row, own_drafted
 
 _SIZES = re.compile(r"(?:^|/)(?:flan-)?t5-(?:v1_1-)?(small|base|large)(?:$|@|-)")
 # Nothing of this is stated in the paper, so it cannot be the same.
@@ -69,12 +70,12 @@ def comparison_rows(summaries: Sequence[CellSummary]) -> list[Row]:
     """
     rows: list[Row] = []
     first: dict[tuple[Group, str], CellSummary] = {}
-    for one in summaries:
-        if one.cell.arm.draft is not None:
-            first.setdefault((one.cell.group, one.cell.arm.draft), one)
+    ours = own_drafted(summaries)
+    for one in ours:
+        first.setdefault((one.cell.group, one.cell.arm.draft or ""), one)
     for (group, draft), one in first.items():
         published = _counterpart(one)
-        own = [it for it in summaries if it.cell.group == group and it.cell.arm.draft == draft]
+        own = [it for it in ours if it.cell.group == group and it.cell.arm.draft == draft]
         rows.append(
             {
                 "task": group.task,
@@ -139,3 +140,62 @@ def _differs(one: CellSummary) -> str:
     if group.sampling.top_k or group.sampling.top_p < 1.0:
         differing.append("filters")
     return "differs in " + ", ".join(differing) + f"; not stated: {_UNSTATED}"
+
+
+TABLE_1 = Layout(
+    "Table 1 of the paper (c = ĉ = 0)",
+    (
+        value("alpha", "α", 1),
+        value("gamma", "γ"),
+        value("operations_published", "operations published"),
+        value("operations", "operations computed"),
+        value("speed_published", "speed published"),
+        value("speed", "speed computed"),
+    ),
+)
+
+PAPER = Layout(
+    "The paper's Tables 2 and 4 through its own formula",
+    (
+        word("task"),
+        word("draft"),
+        TEMPERATURE,
+        value("gamma", "γ"),
+        value("alpha", "α"),
+        value("c", "c"),
+        value("expected_published", "EXP printed", 1),
+        value("predicted", "Thm 3.8"),
+        Column(
+            "for inputs that round to those",
+            lambda row: f"{row['predicted_low']:.2f} to {row['predicted_high']:.2f}",
+        ),
+        value("ceiling", "most for any c"),
+        value("empirical_published", "EMP printed", 1),
+        word("verdict"),
+    ),
+    (
+        (
+            "verdict: whether the printed measured speed (EMP) agrees with Thm 3.8 within the "
+            "rounding of the printed α and c, disagrees, or lies above what any c >= 0 allows."
+        ),
+    ),
+)
+
+COMPARISON = Layout(
+    "Beside the published values",
+    (
+        word("task"),
+        word("target"),
+        word("draft"),
+        TEMPERATURE,
+        value("batch"),
+        value("alpha_overlap", "α"),
+        value("alpha_published", "α published"),
+        value("cost_coefficient", "c", 3),
+        value("c_published", "c published"),
+        value("gamma", "γ published"),
+        value("speedup", "speedup at that γ"),
+        value("speed_published", "speedup published", 1),
+        word("comparison"),
+    ),
+)

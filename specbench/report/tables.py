@@ -14,11 +14,14 @@ from pathlib import Path
 from specbench.experiment.store import write_atomically
 from specbench.measure.decomposition import Decomposition
 from specbench.measure.summary import CellSummary
-from specbench.report import forms, provenance
+from specbench.report import provenance
+from specbench.report.best import TABLE_2, table2_rows
+from specbench.report.grid import GRID, PEERS, grid_rows, peer_rows
 from specbench.report.layout import Layout
+from specbench.report.predicted import GAP, TABLE_4, gap_rows, table4_rows
 from specbench.report.provenance import Info
-from specbench.report.published import comparison_rows, paper_rows
-from specbench.report.rows import Row, Value, gap_rows, grid_rows, table2_rows, table4_rows
+from specbench.report.published import COMPARISON, PAPER, comparison_rows, paper_rows
+from specbench.report.rows import Row, Value
 
 
 def write_tables(
@@ -34,12 +37,14 @@ def write_tables(
     folder.mkdir(parents=True, exist_ok=True)
     facts = provenance.facts(info, summaries)
     measured: dict[str, tuple[Layout, list[Row]]] = {
-        "table2": (forms.TABLE_2, table2_rows(_natural(info, summaries))),
-        "table4": (forms.TABLE_4, table4_rows(summaries, decompositions)),
-        "grid": (forms.GRID, grid_rows(summaries)),
-        "gap": (forms.GAP, gap_rows(decompositions)),
-        "comparison": (forms.COMPARISON, comparison_rows(summaries)),
+        "table2": (TABLE_2, table2_rows(_natural(info, summaries))),
+        "table4": (TABLE_4, table4_rows(summaries, decompositions)),
+        "grid": (GRID, grid_rows(summaries)),
+        "gap": (GAP, gap_rows(decompositions)),
+        "comparison": (COMPARISON, comparison_rows(summaries)),
     }
+    if any(one.cell.arm.is_peer for one in summaries):
+        measured["peers"] = (PEERS, peer_rows(summaries))
     paths = []
     for name, (form, rows) in measured.items():
         extra = _synthetic_note(info) if name == "table2" else ()
@@ -51,7 +56,7 @@ def write_tables(
             paths.append(_write(folder / f"{name}.tex", as_latex(shown, rows)))
     paper = paper_rows()
     paths.append(_write(folder / "paper.csv", as_csv(paper)))
-    paths.append(_write(folder / "paper.md", as_markdown(forms.PAPER, paper, {})))
+    paths.append(_write(folder / "paper.md", as_markdown(PAPER, paper, {})))
     return paths
 
 
