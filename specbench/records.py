@@ -20,6 +20,9 @@ SCHEMA_VERSION = 1
 OK = "ok"
 FAILED = "failed"
 
+OWN_ENGINE = "specbench"
+PEER_ENGINES = ("transformers",)
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -56,24 +59,31 @@ class Arm:
     """One way of decoding the same prompts; gamma = 0 without a draft is the baseline.
 
     replica: 1 marks the null arm, the baseline decoded a second time to see what the
-    instrument reports when nothing differs.
+    instrument reports when nothing differs. engine: whose loop decodes, ours or a peer's.
     """
 
     draft: str | None = None
     gamma: int = 0
     replica: int = 0
+    engine: str = OWN_ENGINE
+
+    @property
+    def is_peer(self) -> bool:
+        """Whether another engine decodes: measured for comparison, never chosen or explained."""
+        return self.engine != OWN_ENGINE
 
     @property
     def is_baseline(self) -> bool:
-        """Whether this is the autoregressive baseline itself (not the null arm)."""
-        return self.draft is None and self.replica == 0
+        """Whether this is the autoregressive baseline itself (no null arm, no peer)."""
+        return self.draft is None and self.replica == 0 and not self.is_peer
 
     @property
     def label(self) -> str:
         """Short name for progress lines and figures."""
+        engine = f"{self.engine} " if self.is_peer else ""
         if self.draft is None:
-            return "null" if self.replica else "baseline"
-        return f"{self.draft} gamma={self.gamma}"
+            return f"{engine}null" if self.replica else f"{engine}baseline"
+        return f"{engine}{self.draft} gamma={self.gamma}"
 
 
 @dataclass(frozen=True)
@@ -117,6 +127,8 @@ class Cell:
         ]
         if self.arm.replica:
             parts.append(f"replica={self.arm.replica}")
+        if self.arm.is_peer:
+            parts.append(f"engine={self.arm.engine}")
         return " ".join(parts)
 
 
@@ -219,11 +231,30 @@ class StepTimes:
     session: int = 0
 
 
-Record = Generation | OverlapTrace | StepTimes
+@dataclass(frozen=True)
+class TokenDifference:
+    """Where a peer's greedy output left ours: the first position at which the ids differ.
+
+    cell: the peer's `Cell.key`. token, peer_token: ids, None where that output had ended. gap:
+    how far the target's logits of the two lie apart, None where one had ended. kind: "tie",
+    "near tie" (a gap that rounding explains) or "wrong".
+    """
+
+    cell: str
+    prompt_id: str
+    position: int
+    token: int | None
+    peer_token: int | None
+    gap: float | None
+    kind: str
+
+
+Record = Generation | OverlapTrace | StepTimes | TokenDifference
 _KINDS: dict[str, type] = {
     "generation": Generation,
     "overlaps": OverlapTrace,
     "steps": StepTimes,
+    "difference": TokenDifference,
 }
 
 

@@ -27,8 +27,16 @@ def uniforms(
     return torch.from_numpy(np.stack(rows))
 
 
+def torch_seed(seed: int, cell: str, prompt_ids: Sequence[str]) -> int:
+    """A seed for torch's own generator: another engine draws from nothing else."""
+    return _key(seed, cell, "\x00".join(prompt_ids), num_bytes=8)
+
+
 def _generator(seed: int, cell: str, prompt_id: str) -> np.random.Generator:
+    return np.random.Generator(np.random.Philox(key=_key(seed, cell, prompt_id, num_bytes=16)))
+
+
+def _key(seed: int, cell: str, prompt_id: str, num_bytes: int) -> int:
     # A cryptographic hash, because neighbouring seeds must not give related Philox keys.
     text = f"{seed}\x00{cell}\x00{prompt_id}".encode()
-    key = int.from_bytes(hashlib.blake2b(text, digest_size=16).digest(), "little")
-    return np.random.Generator(np.random.Philox(key=key))
+    return int.from_bytes(hashlib.blake2b(text, digest_size=num_bytes).digest(), "little")

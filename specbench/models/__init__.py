@@ -6,7 +6,7 @@ The only room that imports transformers. Knows nothing of decoding methods or ti
 from specbench.models.adapter import TransformersModel
 from specbench.models.errors import ModelError
 from specbench.models.family import family_of, task_prefixes
-from specbench.models.loading import describe, load_model
+from specbench.models.loading import LoadedModel, describe, load_model
 from specbench.models.pairing import check_pair, probe
 from specbench.models.placement import resolve_device, resolve_dtype
 from specbench.models.protocol import LanguageModel, State
@@ -17,6 +17,7 @@ from specbench.models.tokenizer import Tokenizer, load_tokenizer
 __all__ = [
     "LanguageModel",
     "LeanT5",
+    "LoadedModel",
     "ModelError",
     "State",
     "Tokenizer",

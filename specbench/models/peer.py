@@ -1,17 +1,12 @@
 """Transformers' own `generate` and assisted generation, watched from outside.
 
-Owns the settings under which transformers decodes as we do: same law, same limits, a draft
-length that stays what was asked. Knows nothing of seconds: a listener is told what begins.
-
-What shortens drafts in transformers (5.24, `candidate_generator.py`) is switched off on the
-assistant's own generation config, where it is looked up: the schedule (a heuristic one would
-even outlive the call) and the cut-off by confidence (0.4 by default, moved by an ROC curve where
-scikit-learn is installed). A draft still ends at its own EOS, behind which nothing is kept.
-One thing cannot be switched off: at a temperature other than 0 and 1 transformers divides the
-draft's logits by it twice. The output's law stays right, the drafts are not ours.
-
+Owns how it is called and heard. Knows nothing of seconds: a listener is told what begins.
 Nothing of transformers is replaced. Hooks before and behind the forward passes say what runs,
 and a streamer hears what is kept.
+
+Without a decoder mask transformers 5.24 feeds an encoder-decoder's draft its whole sequence
+again in each round, on top of what its cache holds: the output stays exact, the drafts do not.
+A mask of one token prevents it.
 """
 
 from __future__ import annotations
@@ -25,6 +20,7 @@ import torch
 
 from specbench.models.adapter import TransformersModel
 from specbench.models.peer_rounds import Ear, Listener, PeerError, PeerRound, Rows, Task
+from specbench.models.peer_settings import draft_settings, pad_token, processors, target_settings
 from specbench.models.quiet import quiet
 
 __all__ = ["Listener", "PeerError", "PeerRound", "Task", "ready"]
@@ -40,82 +36,36 @@ def ready(task: Task, listener: Listener) -> Iterator[Generate]:
     behind the context everything is as it was. It raises PeerError where transformers cannot.
     """
     network, ear = task.target.network, Ear(task, listener)
-    settings = _target_settings(task)
-    options: dict[str, Any] = {"generation_config": settings, "streamer": ear}
+    assistant = None if task.draft is None else _beside(network, task.draft.network)
     with ExitStack() as undo:
         undo.enter_context(quiet())
+        settings = target_settings(task)
+        options: dict[str, Any] = {"generation_config": settings, "streamer": ear}
         undo.enter_context(_seeded(task))
         undo.enter_context(_configured(network, settings))
         undo.enter_context(_hooked(network, "target_prefill", "verify", listener, ear))
-        if task.draft is not None:
-            options["assistant_model"] = assistant = _beside(network, task.draft.network)
-            undo.enter_context(_configured(assistant, _draft_settings(task)))
+        if assistant is not None:
+            options["assistant_model"] = assistant
+            undo.enter_context(_configured(assistant, draft_settings(task)))
             undo.enter_context(_hooked(assistant, "draft_prefill", "draft", listener, None))
-        if network.config.get_text_config().vocab_size > task.target.vocab_size:
-            options["logits_processor"] = [_WithoutPadding(task.target.vocab_size)]
+        options["logits_processor"] = processors(task)
         yield lambda prompts: _generate(task, prompts, ear, options)
 
 
 def _generate(task: Task, prompts: Rows, ear: Ear, options: dict[str, Any]) -> list[PeerRound]:
+    network = task.target.network
     ids, mask = _padded(prompts, task.target)
+    masks = {"attention_mask": mask}
+    if task.draft is not None and network.config.is_encoder_decoder:
+        masks["decoder_attention_mask"] = torch.ones_like(mask[:, :1])
     ear.begin(len(prompts))
     try:
-        task.target.network.generate(ids, attention_mask=mask, **options)
+        network.generate(ids, **masks, **options)
     except (PeerError, torch.OutOfMemoryError):
         raise
-    except Exception as error:  # noqa: BLE001  transformers raises whatever it met inside
+    except Exception as error:  # transformers raises whatever it met inside
         raise PeerError(_reason(task, error)) from error
     return ear.rounds
-
-
-class _WithoutPadding:
-    """Forbids the pieces of a padded vocabulary that the tokenizer does not have."""
-
-    def __init__(self, vocab_size: int) -> None:
-        self._vocab_size = vocab_size
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """The scores (B, V) in place; input_ids is there because transformers passes it."""
-        scores[:, self._vocab_size :] = -torch.inf
-        return scores
-
-
-def _target_settings(task: Task) -> Any:
-    """Every setting that changes the law or the length, so that no checkpoint's own remains."""
-    from transformers import GenerationConfig
-
-    target, sampling, limits = task.target, task.sampling, task.limits
-    settings: dict[str, Any] = {
-        "max_new_tokens": limits.max_new_tokens,
-        "num_beams": 1,
-        "use_cache": True,
-        "do_sample": sampling.temperature > 0,
-        "eos_token_id": target.eos_token,
-        "pad_token_id": _pad_token(target),
-        "decoder_start_token_id": target.start_token,
-    }
-    if limits.min_new_tokens:
-        settings["min_new_tokens"] = limits.min_new_tokens
-    if sampling.temperature > 0:
-        settings |= {
-            "temperature": sampling.temperature,
-            "top_k": sampling.top_k,
-            "top_p": sampling.top_p,
-        }
-    return GenerationConfig(**settings)
-
-
-def _draft_settings(task: Task) -> Any:
-    from transformers import GenerationConfig
-
-    return GenerationConfig(
-        num_assistant_tokens=task.gamma,
-        num_assistant_tokens_schedule="constant",
-        assistant_confidence_threshold=0.0,
-        eos_token_id=task.target.eos_token,
-        pad_token_id=_pad_token(task.target),
-        decoder_start_token_id=task.target.start_token,
-    )
 
 
 @contextmanager
@@ -176,7 +126,7 @@ def _beside(network: Any, draft: Any) -> Any:
 
 def _padded(prompts: Rows, target: TransformersModel) -> tuple[torch.Tensor, torch.Tensor]:
     """Ids and mask (B, S); a causal model continues at the end, so it is padded in front."""
-    pad, longest = _pad_token(target) or 0, max(map(len, prompts))
+    pad, longest = pad_token(target) or 0, max(map(len, prompts))
     in_front = not target.network.config.is_encoder_decoder
     ids, mask = [], []
     for prompt in prompts:
@@ -185,11 +135,6 @@ def _padded(prompts: Rows, target: TransformersModel) -> tuple[torch.Tensor, tor
         ids.append([*filler, *prompt] if in_front else [*prompt, *filler])
         mask.append([*off, *on] if in_front else [*on, *off])
     return torch.tensor(ids, device=target.device), torch.tensor(mask, device=target.device)
-
-
-def _pad_token(target: TransformersModel) -> int | None:
-    pad: int | None = target.network.config.get_text_config().pad_token_id
-    return target.eos_token if pad is None else pad
 
 
 def _reason(task: Task, error: Exception) -> str:
