@@ -11,7 +11,7 @@ from specbench.measure.recommendation import best_of, is_candidate
 from specbench.measure.summary import CellSummary, Estimate
 from specbench.records import Group
 from specbench.report.layout import TEMPERATURE, Column, Layout, interval, interval_of, value, word
-from specbench.report.rows import Row, Value, estimate_of, flag_text, group_of, own_drafted
+from specbench.report.rows import Row, estimate_of, flag_text, group_of, own_drafted
 
 FASTER = "faster"
 NOT_SHOWN = "not shown to be faster"
@@ -36,47 +36,39 @@ def _table2_row(group: Group, draft: str, own: Sequence[CellSummary]) -> Row:
     drafted = [one for one in own if one.cell.arm.draft == draft]
     candidates = [one for one in drafted if is_candidate(one)]
     null = next((one.speedup for one in own if one.cell.arm.replica), None)
-    row: Row = {**group_of(group), "draft": draft}
-    if not candidates:
-        reason = next((one.error for one in drafted if one.error), None)
-        verdict = f"failed: {reason}" if reason else "not measured"
-        return {
-            **row,
-            **_table2_numbers(None, drafted[0], None),
-            "verdict": verdict,
-            **estimate_of("null_speedup", null),
-            "flags": flag_text(drafted[0]),
-        }
-    best = best_of(candidates)
-    assert best.speedup is not None  # `is_candidate`
-    loses = best.speedup.value <= 1.0
+    one = best_of(candidates) if candidates else drafted[0]
+    speedup = one.speedup if candidates else None
+    loses = speedup is not None and speedup.value <= 1.0
+    gamma = one.cell.arm.gamma if speedup else None
     return {
-        **row,
-        **_table2_numbers(0 if loses else best.cell.arm.gamma, best, best.speedup),
-        "verdict": _verdict(best.speedup),
-        **estimate_of("null_speedup", null),
-        "flags": flag_text(best),
-    }
-
-
-def _table2_numbers(
-    best_gamma: int | None, one: CellSummary, speedup: Estimate | None
-) -> dict[str, Value]:
-    chosen = Estimate(1.0) if best_gamma == 0 else speedup
-    return {
-        "best_gamma": best_gamma,
+        **group_of(group),
+        "draft": draft,
+        "best_gamma": 0 if loses else gamma,
         **estimate_of("alpha_overlap", one.alpha_overlap),
-        **estimate_of("speedup", chosen),
-        **estimate_of("decode_speedup", chosen if best_gamma == 0 else one.decode_speedup),
-        "best_speculative_gamma": None if speedup is None else one.cell.arm.gamma,
+        **estimate_of("speedup", Estimate(1.0) if loses else speedup),
+        **estimate_of("decode_speedup", Estimate(1.0) if loses else one.decode_speedup),
+        "best_speculative_gamma": gamma,
         **estimate_of("speculative_speedup", speedup),
+        "verdict": _missing(drafted) if speedup is None else _verdict(speedup),
+        **estimate_of("null_speedup", null),
+        "flags": flag_text(one),
     }
 
 
 def _verdict(speedup: Estimate) -> str:
-    if speedup.value <= 1.0:
-        return LOSES
-    return FASTER if speedup.low is not None and speedup.low > 1.0 else NOT_SHOWN
+    low, high = speedup.low, speedup.high
+    if low is not None and low > 1.0:
+        return FASTER
+    return LOSES if high is not None and high < 1.0 else NOT_SHOWN
+
+
+def _missing(drafted: Sequence[CellSummary]) -> str:
+    """Why no gamma of a draft is in the running."""
+    error = next((one.error for one in drafted if one.error), None)
+    if error:
+        return f"failed: {error}"
+    flags = dict.fromkeys(flag for one in drafted for flag in one.flags)
+    return f"no valid row: {', '.join(flags)}" if flags else "not measured"
 
 
 def _pairs(summaries: Sequence[CellSummary]) -> list[tuple[Group, str]]:
@@ -87,6 +79,7 @@ def _pairs(summaries: Sequence[CellSummary]) -> list[tuple[Group, str]]:
 def _verdict_text(row: Row) -> str:
     if row["best_gamma"] != 0:
         return str(row["verdict"])
+    # The row shows what wins, decoding without a draft; what lost belongs beside it.
     speed = interval_of(row, "speculative_speedup")
     return f"{row['verdict']}: γ = {row['best_speculative_gamma']} gives {speed}"
 
