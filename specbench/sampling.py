@@ -92,10 +92,9 @@ def draw(probs: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
             "and (...)"
         )
     cumulative = probs.cumsum(dim=-1, dtype=torch.float64)
-    total = cumulative[..., -1:]
-    # uniform * total may round up to the total, where the search would run past the last id of
-    # positive probability; total * (1 - 2^-53) is the float64 just below it.
-    point = torch.minimum(uniform.unsqueeze(-1) * total, total * (1.0 - 2.0**-53))
+    # The largest uniform, 1 - 2^-53, times a total is the float64 just below that total: the
+    # search ends at an id of positive probability, and past the last one only if a row is NaN.
+    point = uniform.unsqueeze(-1) * cumulative[..., -1:]
     ids = torch.searchsorted(cumulative, point, right=True).squeeze(-1)
     return ids.clamp_(max=probs.shape[-1] - 1)
 

@@ -118,6 +118,8 @@ def test_top_p_keeps_the_smallest_set_that_reaches_it() -> None:  # faults A10
     assert standardize(logits, Sampling(top_p=0.81)).tolist() == pytest.approx([0.3, 0.5, 0.2])
     assert standardize(logits, Sampling(top_p=0.5)).tolist() == [0.0, 1.0, 0.0]
     assert standardize(logits, Sampling(top_p=1e-9)).tolist() == [0.0, 1.0, 0.0]
+    # .7 in float32 is below .7, and still reaches it.
+    assert standardize(logs(0.7, 0.3), Sampling(top_p=0.7)).tolist() == [1.0, 0.0]
 
 
 def test_top_p_keeps_the_lowest_ids_of_a_tie() -> None:
