@@ -107,7 +107,7 @@ def is_arm(record, arm):
 def test_short_outputs_are_kept_counted_and_compared_without():
     plan = Plan(num_prompts=6, lengths=[7, 30, 30, 30, 30, 30], machine=Machine(rest_s=0.001))
     found = summarize(*plan.build(), seed=0)[1]
-    assert "1 short outputs" in found.flags
+    assert "short outputs (1)" in found.flags
     assert (found.num_prompts, found.num_short) == (6, 1)
     rest = replace(plan, num_prompts=5, lengths=30)
     assert found.speedup_without_short is not None

@@ -43,6 +43,7 @@ from specbench.measure.summary import Estimate
 from specbench.measure.tally import Tally
 from specbench.records import Cell, Record
 
+VERIFICATION = "verification"
 ENCODER = "encoder and prefill"
 UNEXPLAINED = "unexplained"
 
@@ -65,13 +66,16 @@ class Decomposition:
     """From the paper's formula to what was measured, for one cell with a draft.
 
     predicted: walltime_improvement. steps: to `measured` (decode only), the unexplained one
-    last. refined: the value before the unexplained step. encoder: the step from there to
+    last. alone: the value after the verification step, the last that was measured outside the
+    loop and so still a prediction. refined: the value before the unexplained step, an account
+    of the loop's own clocks. encoder: the step from there to
     `measured_total` (end to end).
     """
 
     cell: Cell
     predicted: Estimate
     steps: tuple[GapStep, ...]
+    alone: Estimate
     refined: Estimate
     measured: Estimate
     encoder: GapStep
@@ -144,12 +148,14 @@ def _decompose(collected: Collected, cell: Cell) -> Decomposition | None:
     if not all(np.isfinite(values[0]) and values[0] > 0 for values in chain.values()):
         return None
     num_prompts = len(both.prompts)
+    # What verification costs alone was seen in calls, not in prompts.
+    num_seen = {VERIFICATION: collected.steps.num_calls(baseline.cell)}
     estimates = {name: _sure(estimate(values, num_prompts)) for name, values in chain.items()}
     names, reasons = list(chain), _reasons(parts, cell.arm.gamma)
     steps = [
         GapStep(
             name,
-            _sure(estimate(chain[name] / chain[before], num_prompts)),
+            _sure(estimate(chain[name] / chain[before], num_seen.get(name, num_prompts))),
             estimates[name].value,
             reasons[name],
         )
@@ -159,6 +165,7 @@ def _decompose(collected: Collected, cell: Cell) -> Decomposition | None:
         cell=cell,
         predicted=estimates[names[0]],
         steps=tuple(steps[:-1]),
+        alone=estimates[VERIFICATION],
         refined=estimates[names[-3]],
         # What sessions add is known of the measured values alone.
         measured=_sure(speedup(collected.resampler, both, decode_only=True)),
@@ -248,7 +255,7 @@ def _chain(parts: _Parts, gamma: int) -> dict[str, np.ndarray]:
     return {
         "predicted": formula / (gamma * parts.cost + 1.0),
         "acceptance by position": parts.expected / (gamma * parts.cost + 1.0),
-        "verification": parts.expected / (gamma * parts.cost + parts.verify),
+        VERIFICATION: parts.expected / (gamma * parts.cost + parts.verify),
         "draft in the loop": parts.expected / (draft + parts.verify),
         "verification in the loop": parts.expected / (draft + verify),
         "drawing and rollback": parts.expected * base_s / round_s,
@@ -267,7 +274,7 @@ def _reasons(parts: _Parts, gamma: int) -> dict[str, str]:
     return {
         "acceptance by position": f"acceptance at each position and prompt gives "
         f"{parts.expected[0]:.2f} tokens per full round where one alpha gives {ideal:.2f}",
-        "verification": f"the target's call of {gamma + 1} tokens costs {parts.verify[0]:.2f} "
+        VERIFICATION: f"the target's call of {gamma + 1} tokens costs {parts.verify[0]:.2f} "
         f"times its call of one",
         "draft in the loop": f"drafting costs {draft:.2f} target calls per round where "
         f"{gamma} c = {gamma * parts.cost[0]:.2f} were expected",

@@ -35,7 +35,7 @@ def flags_of(summary: CellSummary, found: Tally | None) -> tuple[str, ...]:
         "unstable": is_unstable(found),
         "stolen time": float(_mean(found.steal_fraction)) > STOLEN_TIME,
         "exceeds c=0 ceiling": exceeds_ceiling(summary),
-        f"{summary.num_short} short outputs": summary.num_short > 0,
+        f"short outputs ({summary.num_short})": summary.num_short > 0,
     }
     return tuple(name for name, raised in rules.items() if raised)
 

@@ -109,7 +109,9 @@ def _rates(found: Tally, resampler: Resampler) -> dict[str, Any]:
     return {
         "acceptance_rate": rate(ratio(accepted, tested), num_prompts),
         "accepted_fraction": _number(ratio(accepted[0], drafted[0])),
-        "block_efficiency": estimate(ratio(committed, calls), num_prompts),
+        "block_efficiency": _possible(
+            estimate(ratio(committed, calls), num_prompts), found.cell.arm.gamma
+        ),
         "block_efficiency_macro": _number(np.mean(per_prompt)) if num_prompts else None,
         "acceptance_by_position": tuple(_number(value) for value in by_position),
     }
@@ -212,6 +214,13 @@ def _with_predictions(summary: CellSummary) -> CellSummary:
     expected = theory.expected_tokens(alpha.value, gamma)
     walltime = None if cost is None else theory.walltime_improvement(alpha.value, gamma, cost.value)
     return replace(summary, expected_tokens=expected, walltime_improvement=walltime)
+
+
+def _possible(found: Estimate | None, gamma: int) -> Estimate | None:
+    """Tokens per round lie between 1 and gamma + 1; their interval is not shown beyond."""
+    if found is None or found.low is None or found.high is None:
+        return found
+    return Estimate(found.value, max(found.low, 1.0), min(found.high, gamma + 1.0))
 
 
 def _number(value: float | np.floating[Any] | np.ndarray) -> float | None:

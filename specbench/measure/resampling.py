@@ -51,31 +51,55 @@ def ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
 
 
 def estimate(replicates: np.ndarray, num_prompts: int) -> Estimate | None:
-    """The value with its 95 % interval, or None where the value is missing.
+    """A positive value with its 95 % interval, or None where the value is missing.
 
-    Percentiles of the resamples, moved away from the value by the factor by which a t interval
-    of `num_prompts` observations is wider than the bootstrap's (as Hesterberg 2015, Sec. 5.3,
-    widens percentiles): plain ones cover too seldom below some fifty prompts. One prompt gives
-    no interval.
+    Percentiles of the resamples, moved away from the value on the log scale, where ratios are
+    symmetric and nothing falls below zero, by the factor by which a t interval of `num_prompts`
+    observations is wider than the bootstrap's (as Hesterberg 2015, Sec. 5.3, widens
+    percentiles): plain ones cover too seldom below some fifty prompts. One prompt gives no
+    interval.
     """
+    found = _percentiles(replicates, num_prompts)
+    if found is None:
+        return None
+    value, low, high = found
+    if low is None or high is None:
+        return Estimate(value)
+    power = _widening(num_prompts)
+    if min(value, low) <= 0.0:
+        return Estimate(value, low, high)
+    return Estimate(value, value * (low / value) ** power, value * (high / value) ** power)
+
+
+def rate(replicates: np.ndarray, num_prompts: int) -> Estimate | None:
+    """As `estimate`, for a quantity in [0, 1]: widened as it is, and cut off at both ends."""
+    found = _percentiles(replicates, num_prompts)
+    if found is None:
+        return None
+    value, low, high = found
+    if low is None or high is None:
+        return Estimate(value)
+    wider = _widening(num_prompts)
+    return Estimate(
+        value, max(value + wider * (low - value), 0.0), min(value + wider * (high - value), 1.0)
+    )
+
+
+def _percentiles(
+    replicates: np.ndarray, num_prompts: int
+) -> tuple[float, float | None, float | None] | None:
     value = float(replicates[0])
     if not np.isfinite(value):
         return None
     spread = replicates[1:][np.isfinite(replicates[1:])]
     if num_prompts < 2 or not len(spread):
-        return Estimate(value)
+        return value, None, None
     # np.percentile does the same at four times the price, and a run asks thousands of times.
     places = np.array([0.025, 0.975]) * (len(spread) - 1)
     low, high = np.interp(places, np.arange(len(spread)), np.sort(spread))
+    return value, min(float(low), value), max(float(high), value)
+
+
+def _widening(num_prompts: int) -> float:
     freedom = num_prompts - 1
-    wider = sqrt(num_prompts / freedom) * float(stdtrit(freedom, 0.975)) / NORMAL_QUANTILE
-    low, high = value + wider * (low - value), value + wider * (high - value)
-    return Estimate(value, float(low), float(high))
-
-
-def rate(replicates: np.ndarray, num_prompts: int) -> Estimate | None:
-    """As `estimate`, for a quantity that cannot leave [0, 1]."""
-    found = estimate(replicates, num_prompts)
-    if found is None or found.low is None or found.high is None:
-        return found
-    return Estimate(found.value, max(found.low, 0.0), min(found.high, 1.0))
+    return sqrt(num_prompts / freedom) * float(stdtrit(freedom, 0.975)) / NORMAL_QUANTILE

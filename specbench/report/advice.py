@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from specbench.measure.recommendation import Predicted, Recommendation
+from specbench.measure.recommendation import MAX_GAMMA, Predicted, Recommendation
 from specbench.report.layout import (
     MISSING,
     TEMPERATURE,
@@ -108,7 +108,8 @@ def _break_even(row: Row) -> str:
 
 def _predicted_gamma(row: Row) -> str:
     beyond = " (beyond those measured)" if row["beyond_measured"] else ""
-    return text_of(row["predicted_gamma"], 0) + beyond
+    more = " or more" if row["predicted_gamma"] == MAX_GAMMA else ""
+    return text_of(row["predicted_gamma"]) + more + beyond
 
 
 RECOMMENDATIONS = Layout(
