@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from specbench.records import PEER_ENGINES
+
 POCKET_TARGET = "pocket/target"
 POCKET_DRAFTS = ("pocket/small", "pocket/small-distilled", "pocket/base", "pocket/large")
 POCKET_TASKS = ("pocket-ende", "pocket-summary")
@@ -29,6 +31,12 @@ class Config:
     never cuts. repeats: how often identical work is timed. warmup: untimed generations of each
     arm before the first timed one. turns: calls per step time. threads: CPU threads of the
     models; None takes torch's default. prefix: overrides the one of the checkpoint family.
+    verify: prove every pair exact before anything is timed.
+    sessions: how often the whole measurement is made, each time in a fresh process.
+    max_minutes: budget for timing unsure cells again once the grid is done, over all sessions;
+    None does not. target_width: an interval of a speedup is unsure above this half width /
+    speedup (0.03 is plus or minus 3 %); None asks for stable repeats only.
+    arm: engines whose own decoding is measured beside ours.
     """
 
     target: str = POCKET_TARGET
@@ -48,16 +56,22 @@ class Config:
     device: str = "auto"
     threads: int | None = None
     seed: int = 0
+    verify: bool = True
     repeats: int = 1
     warmup: int = 1
     turns: int = 30
+    sessions: int = 1
+    max_minutes: float | None = None
+    target_width: float | None = None
+    arm: tuple[str, ...] = ()
 
     def resolved(self) -> Config:
         """The same with the defaults that depend on the target; raises UsageError.
 
         A pocket target brings its own drafts and tasks; any other needs them named.
         """
-        config = replace(self, gamma=tuple(sorted({*self.gamma})))
+        gamma, arm = tuple(sorted({*self.gamma})), tuple(dict.fromkeys(self.arm))
+        config = replace(self, gamma=gamma, arm=arm)
         if config.target.startswith("pocket/"):
             drafts = tuple(name for name in POCKET_DRAFTS if name != config.target)
             config = replace(config, draft=config.draft or drafts, task=config.task or POCKET_TASKS)
@@ -82,24 +96,40 @@ class Config:
         least = {
             "limit": 1, "max_new_tokens": 1, "min_new_tokens": 0, "max_prompt_tokens": 1,
             "threads": 1, "repeats": 1, "warmup": 0, "turns": 1, "top_k": 0, "seed": 0,
+            "sessions": 1,
         }  # fmt: skip
         for name, lowest in least.items():
             value = getattr(self, name)
             if value is not None and value < lowest:
                 raise UsageError(f"{flag(name)} {value}: allowed are integers >= {lowest}")
+        for name in self.arm:
+            if name not in PEER_ENGINES:
+                raise UsageError(f"--arm {name!r}: allowed are {', '.join(PEER_ENGINES)}")
         for name, lowest in {"gamma": 0, "batch": 1}.items():
             for value in getattr(self, name):
                 if value < lowest:
                     raise UsageError(f"{flag(name)} {value}: allowed are integers >= {lowest}")
+        if self.min_new_tokens > self.max_new_tokens:
+            raise UsageError(
+                f"--min-new-tokens {self.min_new_tokens}: allowed are integers up to "
+                f"--max-new-tokens {self.max_new_tokens}"
+            )
+        self._check_fractions()
+
+    def _check_fractions(self) -> None:
         for value in self.temperature:
             if not 0.0 <= value < float("inf"):
                 raise UsageError(f"--temperature {value}: allowed are finite numbers >= 0")
         if not 0.0 < self.top_p <= 1.0:
             raise UsageError(f"--top-p {self.top_p}: allowed are numbers in (0, 1]")
-        if self.min_new_tokens > self.max_new_tokens:
+        for name in ("max_minutes", "target_width"):
+            value = getattr(self, name)
+            if value is not None and not 0.0 < value < float("inf"):
+                raise UsageError(f"{flag(name)} {value}: allowed are finite numbers > 0")
+        if self.target_width is not None and self.max_minutes is None:
             raise UsageError(
-                f"--min-new-tokens {self.min_new_tokens}: allowed are integers up to "
-                f"--max-new-tokens {self.max_new_tokens}"
+                f"--target-width {self.target_width}: allowed is only together with "
+                "--max-minutes, the time it may take"
             )
 
 
@@ -141,17 +171,17 @@ def _value(path: Path, name: str, value: Any) -> Any:
         return int_range(where, value if isinstance(value, str) else _joined(value))
     if name == "temperature":
         return float_range(where, value if isinstance(value, str) else _joined(value))
-    if name in {"draft", "task"}:
+    if name in {"draft", "task", "arm"}:
         value = [value] if isinstance(value, str) else value
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise UsageError(f"{where} {value!r}: allowed are a string or a list of strings")
         return tuple(value)
-    allowed: type = {"top_p": float, "target": str, "dtype": str, "device": str, "prefix": str}.get(
-        name, int
-    )
+    kinds = dict.fromkeys(("top_p", "max_minutes", "target_width"), float)
+    kinds |= dict.fromkeys(("target", "dtype", "device", "prefix"), str)
+    allowed: type = {**kinds, "verify": bool}.get(name, int)
     if allowed is float and isinstance(value, int):
         value = float(value)
-    if not isinstance(value, allowed) or isinstance(value, bool):
+    if not isinstance(value, allowed) or isinstance(value, bool) != (allowed is bool):
         raise UsageError(f"{where} {value!r}: allowed is a value of type {allowed.__name__}")
     return value
 

@@ -8,13 +8,23 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from specbench.experiment.prepare import Prepared
 from specbench.experiment.store import Store, record_key
 from specbench.measure.harness import Step, rotated
 from specbench.prompts import EncodedPrompt
-from specbench.records import FAILED, OK, Cell, Generation, OverlapTrace, Record, StepTimes
+from specbench.records import (
+    FAILED,
+    OK,
+    OWN_ENGINE,
+    Cell,
+    Generation,
+    OverlapTrace,
+    Record,
+    StepTimes,
+)
 
 Progress = Callable[[int, int, str], None]
 Batch = Sequence[EncodedPrompt]
@@ -24,7 +34,8 @@ class Sweep:
     """A prepared sweep on its way into a run folder.
 
     earlier: what a stopped sweep left; only what is missing is measured. progress: told
-    (generations done, all generations, what comes next).
+    (generations done, all generations, what comes next). session: which of the run's processes
+    this is; each times everything itself.
     """
 
     def __init__(
@@ -33,11 +44,13 @@ class Sweep:
         store: Store,
         progress: Progress,
         earlier: Iterable[Record] = (),
+        session: int = 0,
     ) -> None:
         self._prepared, self._store, self._progress = prepared, store, progress
-        self._bench, self._config = prepared.bench, prepared.config
+        self._bench, self._config, self._session = prepared.bench, prepared.config, session
         self._done: dict[tuple[Any, ...], Record] = {}
         self._failed: set[str] = set()
+        self._warm: set[str] = set()
         self._count = 0
         for record in earlier:
             # A cell that failed is tried again.
@@ -48,11 +61,39 @@ class Sweep:
         """Measure every cell that is not done yet; returns the number of failed cells."""
         for cells in self._prepared.groups:
             batches = self._batches(cells[0])
-            self._warm_up(cells, batches)
+            self._warm_up([cell for cell in cells if self._has_work(cell, batches)], batches)
             self._generate_all(cells, batches)
+            self._examine_peers(cells, batches)
             self._trace_overlaps(cells, batches)
             self._time_steps(cells, batches)
         return len(self._failed)
+
+    def again(self, cells: list[Cell], until: Callable[[], bool]) -> None:
+        """Time cells of one group once more, arms in turns; ends between two prompts where
+        `until()` holds."""
+        batches = self._batches(cells[0])
+        self._warm_up(cells, batches)
+        repeat = 1 + max(one.repeat for one in self.records if isinstance(one, Generation))
+        for turn, items in enumerate(batches):
+            if until():
+                return
+            for cell in rotated(cells, turn + repeat):
+                if cell.key not in self._failed:
+                    self._say(cell, f"again, repeat {repeat + 1}")
+                    self._measure(cell, items, repeat)
+
+    @property
+    def records(self) -> list[Record]:
+        """What this session has so far, and what all sessions share."""
+        return [
+            record
+            for record in self._done.values()
+            if getattr(record, "session", self._session) == self._session
+        ]
+
+    def has_failed(self, cell: Cell) -> bool:
+        """Whether a generation of the cell failed in this session."""
+        return cell.key in self._failed
 
     @property
     def num_generations(self) -> int:
@@ -68,11 +109,12 @@ class Sweep:
         return [items[start : start + size] for start in range(0, len(items) - size + 1, size)]
 
     def _warm_up(self, cells: list[Cell], batches: list[Batch]) -> None:
-        """Run each arm with work left on the batch of the longest prompt, the same code path."""
+        """Run each arm on the batch of the longest prompt, the same code path, once a process."""
         longest = max(batches, key=lambda items: max(len(item.token_ids) for item in items))
         for cell in cells:
-            if all(self._find(cell, items, 0) for items in batches):
+            if cell.key in self._warm:
                 continue
+            self._warm.add(cell.key)
             for turn in range(self._config.warmup):
                 self._say(cell, "warm-up")
                 self._measure(cell, longest, -1 - turn)
@@ -89,11 +131,26 @@ class Sweep:
                     self._count += 1
 
     def _measure(self, cell: Cell, items: Batch, repeat: int) -> None:
-        generation = self._bench.generate(cell, items, repeat)
+        generation = replace(self._bench.generate(cell, items, repeat), session=self._session)
         self._keep(generation)
         if generation.status == FAILED:
             # The rest of the cell would fail for the same reason; the other cells go on.
             self._failed.add(cell.key)
+
+    def _examine_peers(self, cells: list[Cell], batches: list[Batch]) -> None:
+        """Where a peer's greedy ids differ from ours, how far apart the two tokens were."""
+        if cells[0].group.sampling.temperature > 0:
+            return  # equal laws give different texts
+        for cell in (one for one in cells if one.arm.is_peer):
+            for items in batches:
+                own = self._find(replace(cell, arm=replace(cell.arm, engine=OWN_ENGINE)), items, 0)
+                other = self._find(cell, items, 0)
+                if own is None or other is None:
+                    continue
+                for item, ours, theirs in zip(items, own.tokens, other.tokens, strict=True):
+                    found = self._bench.compare(cell, item, ours, theirs)
+                    if found is not None and record_key(found) not in self._done:
+                        self._keep(found)
 
     def _trace_overlaps(self, cells: list[Cell], batches: list[Batch]) -> None:
         """The draft's overlap along each of the baseline's outputs, a paper's alpha a draft."""
@@ -120,25 +177,27 @@ class Sweep:
         self._say(baseline, "step times")
         num_cached = int(statistics.median(lengths)) // 2
         items = sorted((item for items in batches for item in items), key=_length)
-        steps = _steps(cells)
-        missing = [
-            step
-            for step in steps
-            if record_key(
-                StepTimes(baseline.key, step.model, step.role, step.num_tokens, num_cached)
+        steps, median = _steps(cells), items[len(items) // 2]
+        expected = (
+            StepTimes(
+                baseline.key, step.model, step.role, step.num_tokens, num_cached, (), self._session
             )
-            not in self._done
-        ]
-        if missing:
-            median = items[len(items) // 2]
-            for times in self._bench.time_steps(
-                baseline, steps, median, num_cached, self._config.turns
-            ):
-                self._keep(times)
+            for step in steps
+        )
+        if all(record_key(times) in self._done for times in expected):
+            return
+        for times in self._bench.time_steps(
+            baseline, steps, median, num_cached, self._config.turns
+        ):
+            self._keep(replace(times, session=self._session))
+
+    def _has_work(self, cell: Cell, batches: list[Batch]) -> bool:
+        return not all(self._find(cell, items, 0) for items in batches)
 
     def _find(self, cell: Cell, items: Batch, repeat: int) -> Generation | None:
         ids = tuple(item.id for item in items)
-        found = self._done.get(record_key(Generation(cell.key, ids, repeat, OK)))
+        key = record_key(Generation(cell.key, ids, repeat, OK, session=self._session))
+        found = self._done.get(key)
         return found if isinstance(found, Generation) else None
 
     def _keep(self, record: Record) -> None:

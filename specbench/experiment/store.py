@@ -23,11 +23,13 @@ from specbench.records import (
     Limits,
     Record,
     Sampling,
+    TokenDifference,
     from_dict,
     to_dict,
 )
 
 INFO, RAW = "run.json", "raw.jsonl"
+_GROWING = {"sessions", "max_minutes", "target_width"}
 
 
 @dataclass(frozen=True)
@@ -132,13 +134,16 @@ class Store:
 
 
 def unlike(before: dict[str, Any], now: dict[str, Any]) -> list[tuple[str, Any, Any]]:
-    """(field, before, now) of what forbids joining two runs: options, prompts, models, host."""
+    """(field, before, now) of what forbids joining two runs: options, prompts, models, host.
+
+    How much is measured may grow with a resume: more sessions, a budget to refine.
+    """
     differing = environment.differences(before["host"], now["host"])
     for room in ("config", "prompts", "models"):
         old, new = json.loads(json.dumps(before[room])), json.loads(json.dumps(now[room]))
         differing += [
             (f"{room}.{name}", old.get(name), new.get(name))
-            for name in sorted({*old, *new})
+            for name in sorted({*old, *new} - _GROWING)
             if old.get(name) != new.get(name)
         ]
     return differing
@@ -148,6 +153,8 @@ def record_key(record: Record) -> tuple[Any, ...]:
     """What a record is about; two with the same key are the same measurement."""
     if isinstance(record, Generation):
         return ("generation", record.cell, record.prompt_ids, record.repeat, record.session)
+    if isinstance(record, TokenDifference):
+        return ("difference", record.cell, record.prompt_id)
     kind = type(record).__name__
     values = asdict(record)
     values.pop("overlaps", None)
