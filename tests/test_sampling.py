@@ -324,10 +324,11 @@ def test_nothing_behind_the_first_rejection_counts() -> None:  # faults E4
     assert (verdict.num_accepted.item(), verdict.next_token.item()) == (2, 0)
 
 
-def test_padding_is_never_looked_at() -> None:
+@pytest.mark.parametrize("padding", [math.nan, 0.25, 0.0])
+def test_padding_is_never_looked_at(padding) -> None:
     eye = torch.eye(4)
-    target = torch.full((3, 3, 4), math.nan)
-    draft_probs = torch.full((3, 2, 4), math.nan)
+    target = torch.full((3, 3, 4), padding)
+    draft_probs = torch.full((3, 2, 4), padding)
     target[0, 0], target[1, 0], target[1, 1], target[2] = eye[3], eye[0], eye[2], eye[1]
     draft_probs[1, 0], draft_probs[2] = eye[0], eye[1]
     drafts = torch.tensor([[0, 0], [0, 0], [1, 1]])
