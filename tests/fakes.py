@@ -87,6 +87,20 @@ class ScriptedModel(TableModel):
         return logits
 
 
+class Nudged(TableModel):
+    """In a block of tokens, token 3 gains on token 2: another kernel's rounding, or worse."""
+
+    def __init__(self, gap: float, nudge: float, dtype: str = "float32") -> None:
+        super().__init__(constant_table([0.0, -9.0, 4.0, 4.0 - gap, 0.0]), "nudged")
+        self.nudge, self.dtype = nudge, dtype
+
+    def extend(self, state: State, tokens: torch.Tensor) -> torch.Tensor:
+        logits = super().extend(state, tokens).clone()
+        if tokens.shape[1] > 1:
+            logits[..., 3] += self.nudge
+        return logits
+
+
 class VirtualClock:
     """Seconds that pass only when `sleep` is called."""
 

@@ -9,7 +9,7 @@ import typer
 from typer.exceptions import TyperException
 
 from specbench import __version__
-from specbench.cli import doctor, results, sweep, theory
+from specbench.cli import doctor, results, sweep, theory, verify
 from specbench.cli.errors import EXIT_CODES, INTERRUPTED, WRONG_USAGE, CommandError
 from specbench.experiment.config import UsageError
 
@@ -23,6 +23,7 @@ app = typer.Typer(
     epilog=EXIT_CODES,
 )
 app.command("sweep")(sweep.sweep)
+app.command("verify")(verify.verify)
 app.command("compare-theory")(results.compare_theory)
 app.command("recommend")(results.recommend)
 app.command("tables")(results.tables)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specbench.cli.errors import DONE, FAILED_CELLS, REFUSED, CommandError
+from specbench.cli.errors import DONE
+from specbench.cli.measuring import measure
 from specbench.cli.output import Output
+from specbench.cli.preflight import refusals
 from specbench.experiment.config import Config, float_range, int_range, read_config
 
 if TYPE_CHECKING:
-    from specbench.experiment.prepare import Outline, Prepared
+    from specbench.experiment.prepare import Outline
 
 MODEL = "pocket/NAME, a local folder, or a Hugging Face id with optional @revision"
 TASK = "pocket-ende, pocket-summary, wmt-ende, cnn-dm or file:PATH.jsonl[#translation|#summary]"
@@ -65,6 +65,24 @@ def sweep(
         int | None, typer.Option(help="Untimed generations of each arm before the first timed one.")
     ] = None,
     turns: Annotated[int | None, typer.Option(help="Calls behind each step time.")] = None,
+    sessions: Annotated[
+        int | None, typer.Option(help="Measure everything so often, each time in a new process.")
+    ] = None,
+    max_minutes: Annotated[
+        float | None, typer.Option(help="Time unsure cells again, for at most so long in all.")
+    ] = None,
+    target_width: Annotated[
+        float | None,
+        typer.Option(help="With --max-minutes: 0.03 calls a speedup unsure beyond +-3 %."),
+    ] = None,
+    arm: Annotated[
+        list[str] | None,
+        typer.Option(help="Another engine to decode the same beside ours: transformers."),
+    ] = None,
+    verify: Annotated[
+        bool | None,
+        typer.Option("--verify/--no-verify", help="Prove each pair exact before timing it."),
+    ] = None,
     config: Annotated[
         Path | None, typer.Option(help="TOML file with these options; flags override it.")
     ] = None,
@@ -77,6 +95,7 @@ def sweep(
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print results as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")] = False,
+    session: Annotated[int, typer.Option(hidden=True, help="Which session this is.")] = 0,
 ) -> int:
     """Measure speedup and acceptance for every task, temperature, draft and gamma.
 
@@ -88,84 +107,30 @@ def sweep(
         "target": target,
         "draft": tuple(draft) if draft else None,
         "task": tuple(task) if task else None,
+        "arm": tuple(arm) if arm else None,
         "gamma": None if gamma is None else int_range("--gamma", gamma),
         "temperature": None if temperature is None else float_range("--temperature", temperature),
         "batch": None if batch is None else int_range("--batch", batch),
         "top_k": top_k, "top_p": top_p, "limit": limit, "max_new_tokens": max_new_tokens,
         "min_new_tokens": min_new_tokens, "max_prompt_tokens": max_prompt_tokens,
         "prefix": prefix, "dtype": dtype, "device": device, "threads": threads, "seed": seed,
-        "repeats": repeats, "warmup": warmup, "turns": turns,
+        "repeats": repeats, "warmup": warmup, "turns": turns, "verify": verify,
+        "sessions": sessions, "max_minutes": max_minutes, "target_width": target_width,
     }  # fmt: skip
     resolved = read_config(config, flags)
     output = Output(json=json, quiet=quiet)
     if dry_run:
         return _show_plan(resolved, output)
-    return _measure(resolved, out, resume, output)
-
-
-def _measure(config: Config, out: Path | None, resume: bool, output: Output) -> int:
-    from specbench.cli.results import evaluate
-    from specbench.experiment.folders import choose_folder
-    from specbench.experiment.run import Sweep
-    from specbench.experiment.store import Mismatch, Store
-    from specbench.report import console as show
-
-    store = Store(choose_folder(out, resume))
-    prepared = _prepared(config, output)
-    try:
-        earlier = store.open(prepared.info, [cell for cells in prepared.groups for cell in cells])
-    except Mismatch as error:
-        raise CommandError(str(error), REFUSED) from None
-    for note in (*prepared.notes, f"run folder {store.folder}"):
-        output.note(note)
-    with output.watch() as progress:
-        num_failed = Sweep(prepared, store, progress, earlier).run()
-    with output.busy("tables and figures"):
-        found = evaluate(store.folder)
-        paths = [*found.write_tables(), *found.write_figures()]
-    output.results(
-        {
-            "run": str(store.folder),
-            "table2": show.table2_rows(found.summaries),
-            "table4": show.table4_rows(found.summaries, found.decompositions),
-            "num_failed_cells": num_failed,
-            "files": [str(path) for path in paths],
-        },
-        show.table2(found.summaries),
-    )
-    output.note(f"tables and figures in {store.folder}; specbench compare-theory explains them")
-    if num_failed:
-        output.note(f"{num_failed} cells failed; their rows say why")
-    return FAILED_CELLS if num_failed else DONE
-
-
-def _prepared(config: Config, output: Output) -> Prepared:
-    from specbench.experiment.prepare import prepare
-
-    with _refusals(), output.busy("preflight") as say:
-        return prepare(config, say)
+    return measure(resolved, out, resume, session, output)
 
 
 def _show_plan(config: Config, output: Output) -> int:
     from specbench.experiment.prepare import outline
 
-    with _refusals():
+    with refusals():
         plan = outline(config)
     output.results(plan.as_dict(), *_plan_lines(plan))
     return DONE
-
-
-@contextmanager
-def _refusals() -> Iterator[None]:
-    """Whatever preflight refuses becomes one line and its exit code."""
-    from specbench.experiment.prepare import Refused
-    from specbench.models import ModelError
-    from specbench.prompts import PromptError
-
-    try:
-        yield
-    except (ModelError, PromptError, Refused) as error:
-        raise CommandError(str(error), REFUSED) from None
 
 
 def _plan_lines(plan: Outline) -> list[str]:

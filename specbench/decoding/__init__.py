@@ -6,11 +6,19 @@ clocks and tables.
 
 from specbench.decoding.loop import Decoded, decode
 from specbench.decoding.phases import SILENT, Phase, Phases
-from specbench.decoding.rounds import DecodingError, ImpossibleDraft, NonFiniteLogits, Rules, law
-from specbench.decoding.streams import uniforms
+from specbench.decoding.rounds import (
+    AcceptRule,
+    DecodingError,
+    ImpossibleDraft,
+    NonFiniteLogits,
+    Rules,
+    law,
+)
+from specbench.decoding.streams import torch_seed, uniforms
 
 __all__ = [
     "SILENT",
+    "AcceptRule",
     "Decoded",
     "DecodingError",
     "ImpossibleDraft",
@@ -20,5 +28,6 @@ __all__ = [
     "Rules",
     "decode",
     "law",
+    "torch_seed",
     "uniforms",
 ]

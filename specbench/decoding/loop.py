@@ -12,9 +12,18 @@ from dataclasses import dataclass
 import torch
 
 from specbench.decoding.phases import SILENT, Phase, Phases
-from specbench.decoding.rounds import Batch, Outcome, Player, Rules, speculative_round, target_step
+from specbench.decoding.rounds import (
+    AcceptRule,
+    Batch,
+    Outcome,
+    Player,
+    Rules,
+    speculative_round,
+    target_step,
+)
 from specbench.models.protocol import LanguageModel
 from specbench.records import Limits, Round, Sampling
+from specbench.sampling import accept
 
 
 @dataclass(frozen=True)
@@ -35,13 +44,15 @@ def decode(
     limits: Limits,
     uniform: torch.Tensor,
     phases: Phases = SILENT,
+    rule: AcceptRule = accept,
 ) -> Decoded:
     """Decode B prompts; with gamma = 0 the target alone, else speculatively with the draft.
 
     The output law is the target's own under `sampling` (Leviathan et al. 2023, App. A.1),
     whatever the draft. prompts: B lists of token ids. uniform: (B, R, 2 * gamma + 1) float64,
     R >= limits.max_new_tokens, from `streams.uniforms`. The last rounds draft fewer tokens
-    than gamma when fewer may still be committed.
+    than gamma when fewer may still be committed. rule: how drafts are tested; any other than
+    `sampling.accept` gives another law, which is how a check shows that it would notice.
 
     Raises ValueError for arguments that do not fit together, NonFiniteLogits and
     ImpossibleDraft (both DecodingError) when a model cannot be followed.
@@ -57,7 +68,7 @@ def decode(
         players.append(Player("draft", draft, draft.start(prompts, capacity)))
     phases.enter(Phase.REST)
     uniform = uniform.to(target.device)
-    rules = Rules(sampling, limits, target.eos_token)
+    rules = Rules(sampling, limits, target.eos_token, rule)
     batch = Batch([[] for _ in prompts], [False for _ in prompts])
     rounds: list[Round] = []
     while not all(batch.done):

@@ -7,7 +7,7 @@ between. Knows nothing of when a generation ends (`loop`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +15,11 @@ import torch
 from specbench.decoding.phases import Phase, Phases
 from specbench.models.protocol import LanguageModel, State
 from specbench.records import Limits, Sampling
-from specbench.sampling import accept, draw, is_finite, standardize
+from specbench.sampling import Verdict, accept, draw, is_finite, standardize
+
+AcceptRule = Callable[
+    [torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], Verdict
+]
 
 
 class DecodingError(RuntimeError):
@@ -57,11 +61,12 @@ class Batch:
 
 @dataclass(frozen=True)
 class Rules:
-    """What holds for every round of a generation."""
+    """What holds for every round of a generation. accept: how drafts are tested."""
 
     sampling: Sampling
     limits: Limits
     eos_token: int | None
+    accept: AcceptRule = accept
 
 
 @dataclass(frozen=True)
@@ -114,7 +119,7 @@ def speculative_round(
     block = torch.cat((_last_tokens(target, rows, 1), drafts), dim=1)
     logits = target.model.extend(target.state, block)
     phases.enter(Phase.REST)
-    verdict = accept(
+    verdict = rules.accept(
         law(logits, [len(row) for row in rows], rules),
         draft_probs,
         drafts,
