@@ -331,7 +331,7 @@ def test_padding_is_never_looked_at(padding) -> None:
     draft_probs = torch.full((3, 2, 4), padding)
     target[0, 0], target[1, 0], target[1, 1], target[2] = eye[3], eye[0], eye[2], eye[1]
     draft_probs[1, 0], draft_probs[2] = eye[0], eye[1]
-    drafts = torch.tensor([[0, 0], [0, 0], [1, 1]])
+    drafts = torch.tensor([[3, 0], [0, 2], [1, 1]])
     half = torch.full((3, 2), 0.5, dtype=torch.float64)
     verdict = accept(target, draft_probs, drafts, torch.tensor([0, 1, 2]), half, half[:, 0])
     assert verdict.num_accepted.tolist() == [0, 1, 2]
