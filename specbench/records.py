@@ -236,7 +236,7 @@ class TokenDifference:
     """Where a peer's greedy output left ours: the first position at which the ids differ.
 
     cell: the peer's `Cell.key`. token, peer_token: ids, None where that output had ended. gap:
-    how far the target's logits of the two lie apart, None where one had ended. kind: "tie",
+    how far the target's logits of the two lie apart, None where one had ended. verdict: "tie",
     "near tie" (a gap that rounding explains) or "wrong".
     """
 
@@ -246,7 +246,7 @@ class TokenDifference:
     token: int | None
     peer_token: int | None
     gap: float | None
-    kind: str
+    verdict: str
 
 
 Record = Generation | OverlapTrace | StepTimes | TokenDifference

@@ -14,6 +14,7 @@ from specbench import paper
 from specbench.measure.collection import collect
 from specbench.measure.decomposition import decompose_collected
 from specbench.measure.metrics import summarize, summarize_collected
+from specbench.measure.peers import compare_peers
 from specbench.measure.recommendation import recommend_collected, what_if
 from specbench.records import FAILED, Arm, Cell, Generation
 from specbench.report import console, write_figures, write_tables, write_theory_figures
@@ -156,12 +157,13 @@ def test_another_engine_stands_beside_ours_and_is_never_chosen(tmp_path):
         generation(cell, "p", 0, baseline if cell == cells[0] else rounds, total_s=total)
         for cell, total in seconds.items()
     ]
-    summaries = summarize([*cells, peer], records, seed=0)
+    collected = collect([*cells, peer], records, seed=0)
+    summaries = summarize_collected(collected)
     assert [row["speedup"] for row in table2_rows(summaries)] == [pytest.approx(1.25)]
-    write_tables(tmp_path, INFO, summaries, [])
+    write_tables(tmp_path, INFO, summaries, [], compare_peers(collected, summaries))
     (row,) = read(tmp_path / "peers.csv")
     assert row["engine"] == "transformers"
-    assert float(row["ratio"]) == pytest.approx(0.5)
+    assert float(row["speed_ratio"]) == pytest.approx(0.5)
     assert len(read(tmp_path / "table4.csv")) == 1
     assert len(read(tmp_path / "grid.csv")) == 3
 

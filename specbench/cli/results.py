@@ -1,4 +1,4 @@
-"""`compare-theory`, `recommend`, `tables`, `plot`: everything that is made from a run folder."""
+"""`compare-theory`, `recommend`, `peers`, `tables`, `plot`: all that is made from a run folder."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from specbench.experiment.store import Run
     from specbench.measure.collection import Collected
     from specbench.measure.decomposition import Decomposition
+    from specbench.measure.peers import PeerComparison
     from specbench.measure.summary import CellSummary
 
 RUN = Annotated[
@@ -39,8 +40,18 @@ class Evaluated:
         from specbench.report import write_tables
 
         return write_tables(
-            self.folder / "tables", self.run.info, self.summaries, self.decompositions
+            self.folder / "tables",
+            self.run.info,
+            self.summaries,
+            self.decompositions,
+            self.compare_peers(),
         )
+
+    def compare_peers(self) -> list[PeerComparison]:
+        """Another engine's arms beside ours; empty where none was measured."""
+        from specbench.measure.peers import compare_peers
+
+        return compare_peers(self.collected, self.summaries)
 
     def write_figures(self) -> list[Path]:
         """Write every figure into the run folder."""
@@ -114,6 +125,21 @@ def recommend(
         },
         show.recommendations(advice),
         *([show.what_if(supposed)] if supposed else []),
+    )
+
+
+def peers(run: RUN = None, json: JSON = False, quiet: QUIET = False) -> None:
+    """Another engine beside ours: speed, whether the ids agree, and what was really drafted.
+
+    For runs of `sweep --arm transformers`. An arm that the engine cannot run says why.
+    """
+    from specbench.report import console as show
+
+    found, output = evaluate(run), Output(json, quiet)
+    comparisons = found.compare_peers()
+    output.note(f"run folder {found.folder}")
+    output.results(
+        {"run": str(found.folder), "peers": show.peer_rows(comparisons)}, show.peers(comparisons)
     )
 
 

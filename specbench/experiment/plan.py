@@ -5,6 +5,7 @@ Owns which cells exist and in which order. Knows nothing of loaded models.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 from specbench.experiment.config import Config
@@ -12,13 +13,16 @@ from specbench.records import Arm, Cell, Group, Limits, Sampling
 
 
 def plan(config: Config, dtype: str, device: str) -> list[list[Cell]]:
-    """The cells of a sweep, one list for each group: baseline, null arm, then every draft and
-    gamma.
+    """The cells of a sweep, one list for each group: baseline, null arm, every draft and gamma,
+    then the same of each peer but for the null arm.
 
     dtype, device: as resolved, since they are part of a cell's identity.
     """
     arms = [Arm(), Arm(replica=1)]
     arms += [Arm(draft, gamma) for draft, gamma in product(config.draft, config.gamma) if gamma]
+    arms += [
+        replace(arm, engine=engine) for engine in config.arm for arm in arms if not arm.replica
+    ]
     return [[Cell(group, arm) for arm in arms] for group in _groups(config, dtype, device)]
 
 

@@ -21,7 +21,9 @@ from specbench.measure import environment
 from specbench.measure.harness import Bench
 from specbench.measure.timing import stopwatch_for
 from specbench.models import (
+    LoadedModel,
     Tokenizer,
+    TransformersModel,
     check_pair,
     describe,
     load_model,
@@ -148,15 +150,13 @@ def prepare(config: Config, say: Say = silent) -> Prepared:
     """Load and check all that the sweep needs. Raises ModelError, PromptError or Refused."""
     threads = environment.set_threads(config.threads)
     outlined = outline(config, say)
-    models = {}
-    for name, tokenizer in outlined.tokenizers.items():
-        say(f"loading {name}")
-        models[name] = load_model(
-            name, device=outlined.device, dtype=outlined.dtype, tokenizer=tokenizer
-        )
-        probe(models[name])
+    models = {name: _load(outlined, name, say) for name in outlined.tokenizers}
+    for model in models.values():
+        probe(model)
+    peers = _as_peers(outlined, models, say) if config.arm else {}
     synchronize = environment.synchronizer(outlined.device)
-    bench = Bench(models, stopwatch_for(outlined.device, synchronize), synchronize)
+    stopwatch = stopwatch_for(outlined.device, synchronize)
+    bench = Bench(models, stopwatch, synchronize, peers=peers)
     info = {
         "specbench": __version__,
         "command": " ".join(["specbench", *sys.argv[1:]]),
@@ -172,6 +172,29 @@ def prepare(config: Config, say: Say = silent) -> Prepared:
         "notes": outlined.notes,
     }
     return Prepared(config, outlined.groups, bench, outlined.prompts, info, outlined.notes)
+
+
+def _load(outlined: Outline, name: str, say: Say, lean: bool = True) -> LoadedModel:
+    say(f"loading {name}")
+    return load_model(
+        name,
+        device=outlined.device,
+        dtype=outlined.dtype,
+        tokenizer=outlined.tokenizers[name],
+        lean=lean,
+    )
+
+
+def _as_peers(
+    outlined: Outline, models: dict[str, LoadedModel], say: Say
+) -> dict[str, TransformersModel]:
+    """The same weights as transformers runs them; loaded again only where ours are not its own."""
+    peers = {}
+    for name, model in models.items():
+        peer = model if isinstance(model, TransformersModel) else _load(outlined, name, say, False)
+        assert isinstance(peer, TransformersModel)
+        peers[name] = peer
+    return peers
 
 
 def describe_prompts(prompt_set: PromptSet, encoded: list[EncodedPrompt]) -> dict[str, Any]:

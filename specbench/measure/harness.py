@@ -13,12 +13,32 @@ from typing import TypeVar
 
 import torch
 
-from specbench.decoding import DecodingError, Rules, decode, law, uniforms
+from specbench.decoding import (
+    Decoded,
+    DecodingError,
+    Rules,
+    decode,
+    law,
+    torch_seed,
+    uniforms,
+)
 from specbench.measure.disturbance import Disturbance
-from specbench.measure.timing import Clock, CudaStopwatch, Stopwatch
+from specbench.measure.exactness.greedy import examine
+from specbench.measure.peer_decoding import decode_by_peer
+from specbench.measure.timing import Clock, CudaStopwatch, Stopwatch, Times
+from specbench.models import TransformersModel
+from specbench.models.peer import PeerError, Task
 from specbench.models.protocol import LanguageModel, State
 from specbench.prompts import EncodedPrompt
-from specbench.records import FAILED, OK, Cell, Generation, OverlapTrace, StepTimes
+from specbench.records import (
+    FAILED,
+    OK,
+    Cell,
+    Generation,
+    OverlapTrace,
+    StepTimes,
+    TokenDifference,
+)
 from specbench.sampling import overlap
 
 T = TypeVar("T")
@@ -43,35 +63,27 @@ class Step:
 class Bench:
     """What every measurement of a run shares: the models by name, the clock and the device.
 
-    synchronize: waits until the device has nothing left to do.
+    synchronize: waits until the device has nothing left to do. peers: the same models as a peer
+    runs them, where one was asked for.
     """
 
     models: dict[str, LanguageModel]
     stopwatch: Stopwatch | CudaStopwatch
     synchronize: Callable[[], None]
     clock: Clock = field(default=time.perf_counter)
+    peers: dict[str, TransformersModel] = field(default_factory=dict)
 
     def generate(self, cell: Cell, items: Sequence[EncodedPrompt], repeat: int) -> Generation:
         """One timed call of the cell's decoder on one batch.
 
         A model that cannot be followed gives a failed record that says why, never a token.
         """
-        group, arm = cell.group, cell.arm
         ids = tuple(item.id for item in items)
-        prompts = [item.token_ids for item in items]
-        uniform = uniforms(group.seed, cell.key, ids, group.limits.max_new_tokens, arm.gamma)
-        target = self.models[group.target]
-        draft = None if arm.draft is None else self.models[arm.draft]
+        engine = self._by_peer if cell.arm.is_peer else self._by_ourselves
         disturbance = Disturbance()
         try:
-            with torch.inference_mode():
-                self.stopwatch.start()
-                decoded = decode(
-                    target, draft, arm.gamma, prompts, group.sampling, group.limits, uniform,
-                    self.stopwatch,
-                )  # fmt: skip
-                times = self.stopwatch.stop()
-        except (DecodingError, torch.OutOfMemoryError) as error:
+            decoded, times = engine(cell, items)
+        except (DecodingError, PeerError, torch.OutOfMemoryError) as error:
             return Generation(cell.key, ids, repeat, FAILED, error=_one_line(error))
         load_average, steal_fraction = disturbance.read()
         return Generation(
@@ -79,7 +91,7 @@ class Bench:
             prompt_ids=ids,
             repeat=repeat,
             status=OK,
-            num_prompt_tokens=tuple(len(prompt) for prompt in prompts),
+            num_prompt_tokens=tuple(len(item.token_ids) for item in items),
             tokens=tuple(tuple(row) for row in decoded.tokens),
             stop_reasons=tuple(decoded.stop_reasons),
             rounds=times.put_into(decoded.rounds),
@@ -90,6 +102,45 @@ class Bench:
             load_average=load_average,
             steal_fraction=steal_fraction,
         )
+
+    def _by_ourselves(self, cell: Cell, items: Sequence[EncodedPrompt]) -> tuple[Decoded, Times]:
+        group, arm = cell.group, cell.arm
+        ids, prompts = [item.id for item in items], [item.token_ids for item in items]
+        uniform = uniforms(group.seed, cell.key, ids, group.limits.max_new_tokens, arm.gamma)
+        target = self.models[group.target]
+        draft = None if arm.draft is None else self.models[arm.draft]
+        with torch.inference_mode():
+            self.stopwatch.start()
+            decoded = decode(
+                target, draft, arm.gamma, prompts, group.sampling, group.limits, uniform,
+                self.stopwatch,
+            )  # fmt: skip
+            return decoded, self.stopwatch.stop()
+
+    def _by_peer(self, cell: Cell, items: Sequence[EncodedPrompt]) -> tuple[Decoded, Times]:
+        group, arm = cell.group, cell.arm
+        task = Task(
+            target=self.peers[group.target],
+            draft=None if arm.draft is None else self.peers[arm.draft],
+            gamma=arm.gamma,
+            sampling=group.sampling,
+            limits=group.limits,
+            seed=torch_seed(group.seed, cell.key, [item.id for item in items]),
+        )
+        return decode_by_peer(task, [item.token_ids for item in items], self.stopwatch)
+
+    def compare(
+        self, cell: Cell, item: EncodedPrompt, tokens: Sequence[int], peer_tokens: Sequence[int]
+    ) -> TokenDifference | None:
+        """The first difference of a peer's greedy output from ours, None where there is none."""
+        model = self.models[cell.group.target]
+        with torch.inference_mode():
+            found = examine(model, item, cell.arm.gamma, tokens, peer_tokens)
+        if found is None:
+            return None
+        position, gap, kind = found.position, found.gap, found.kind
+        pair = found.target_token, found.speculative_token
+        return TokenDifference(cell.key, item.id, position, *pair, gap, kind)
 
     def trace_overlap(
         self, cell: Cell, draft: str, item: EncodedPrompt, tokens: Sequence[int]

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from specbench.measure.decomposition import Decomposition
+from specbench.measure.peers import PeerComparison
 from specbench.measure.recommendation import Predicted, Recommendation
 from specbench.measure.summary import CellSummary
 from specbench.report import layout
@@ -23,6 +24,7 @@ from specbench.report.advice import (
 from specbench.report.best import TABLE_2, table2_rows
 from specbench.report.grid import grid_rows
 from specbench.report.layout import Layout
+from specbench.report.peers import PEERS, peer_rows
 from specbench.report.predicted import TABLE_4, gap_rows, table4_rows
 from specbench.report.published import PAPER, TABLE_1, paper_rows, table1_rows
 from specbench.report.rows import Row
@@ -33,6 +35,8 @@ __all__ = [
     "grid_rows",
     "paper",
     "paper_rows",
+    "peer_rows",
+    "peers",
     "recommendation_rows",
     "recommendations",
     "table1",
@@ -71,6 +75,13 @@ def gap(decompositions: Sequence[Decomposition]) -> RenderableType:
     form = Layout("From the formula to the measured speedup, factor by factor", tuple(columns))
     sentences = [Text(f"{_name(found)}: {found.sentence}") for found in _best(decompositions)]
     return Group(_table(form, rows), *sentences)
+
+
+def peers(comparisons: Sequence[PeerComparison]) -> RenderableType:
+    """Another engine beside ours."""
+    if not comparisons:
+        return Text("No other engine was measured in this run; sweep --arm transformers does it.")
+    return _table(PEERS, peer_rows(comparisons))
 
 
 def recommendations(advice: Sequence[Recommendation]) -> RenderableType:

@@ -1,9 +1,8 @@
-"""The whole grid with every number there is, and another engine's arms beside ours."""
+"""The whole grid with every number there is, another engine's arms among ours."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable
 
 from specbench.measure.summary import CellSummary
 from specbench.records import OWN_ENGINE
@@ -57,34 +56,6 @@ def _grid_row(one: CellSummary) -> Row:
     }
 
 
-def peer_rows(summaries: Sequence[CellSummary]) -> list[Row]:
-    """Another engine's decoding beside ours, same prompts, draft and gamma; one row per arm.
-
-    speedup: ours and the peer's against our baseline. ratio: peer's seconds per committed token
-    / ours, from the end-to-end rates.
-    """
-    rows: list[Row] = []
-    ours = {one.cell: one for one in summaries if not one.cell.arm.is_peer}
-    for one in summaries:
-        if one.cell.arm.is_peer:
-            same = ours.get(replace(one.cell, arm=replace(one.cell.arm, engine=OWN_ENGINE)))
-            rate = same.tokens_per_s if same else None
-            rows.append(
-                {
-                    **cell_of(one.cell),
-                    "tokens_per_s": one.tokens_per_s,
-                    **estimate_of("speedup", one.speedup),
-                    **estimate_of("block_efficiency", one.block_efficiency),
-                    "own_tokens_per_s": rate,
-                    **estimate_of("own_speedup", same.speedup if same else None),
-                    "ratio": rate / one.tokens_per_s if rate and one.tokens_per_s else None,
-                    "flags": flag_text(one),
-                    "error": one.error,
-                }
-            )
-    return rows
-
-
 def _kind(row: Row) -> str:
     peer = "" if row["engine"] == OWN_ENGINE else str(row["engine"])
     return f"{peer} null".strip() if row["replica"] else peer
@@ -122,25 +93,4 @@ GRID = Layout(
         word("error"),
     ),
     ("tokens, least, most: committed tokens per output. The CSV holds every column.",),
-)
-
-PEERS = Layout(
-    "Beside another engine",
-    (
-        word("task"),
-        word("engine"),
-        word("draft"),
-        TEMPERATURE,
-        value("batch"),
-        value("gamma", "γ"),
-        value("tokens_per_s", "tokens/s", 1),
-        value("own_tokens_per_s", "tokens/s here", 1),
-        value("ratio", "here / there"),
-        interval("speedup", "speedup"),
-        interval("own_speedup", "speedup here"),
-        interval("block_efficiency", "tokens/round"),
-        word("flags"),
-        word("error"),
-    ),
-    ("Both speedups are against the baseline measured here; rates are end to end.",),
 )

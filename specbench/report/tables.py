@@ -13,11 +13,13 @@ from pathlib import Path
 
 from specbench.experiment.store import write_atomically
 from specbench.measure.decomposition import Decomposition
+from specbench.measure.peers import PeerComparison
 from specbench.measure.summary import CellSummary
 from specbench.report import provenance
 from specbench.report.best import TABLE_2, table2_rows
-from specbench.report.grid import GRID, PEERS, grid_rows, peer_rows
+from specbench.report.grid import GRID, grid_rows
 from specbench.report.layout import Layout
+from specbench.report.peers import PEERS, peer_rows
 from specbench.report.predicted import GAP, TABLE_4, gap_rows, table4_rows
 from specbench.report.provenance import Info
 from specbench.report.published import COMPARISON, PAPER, comparison_rows, paper_rows
@@ -29,10 +31,12 @@ def write_tables(
     info: Info,
     summaries: Sequence[CellSummary],
     decompositions: Sequence[Decomposition],
+    peers: Sequence[PeerComparison] = (),
 ) -> list[Path]:
     """Write every table of a run into `folder`; returns the paths.
 
-    info: what run.json holds. CSV rows carry hardware, prompts' hash, commit and command.
+    info: what run.json holds. peers: where another engine was measured beside ours. CSV rows
+    carry hardware, prompts' hash, commit and command.
     """
     folder.mkdir(parents=True, exist_ok=True)
     facts = provenance.facts(info, summaries)
@@ -43,8 +47,8 @@ def write_tables(
         "gap": (GAP, gap_rows(decompositions)),
         "comparison": (COMPARISON, comparison_rows(summaries)),
     }
-    if any(one.cell.arm.is_peer for one in summaries):
-        measured["peers"] = (PEERS, peer_rows(summaries))
+    if peers:
+        measured["peers"] = (PEERS, peer_rows(peers))
     paths = []
     for name, (form, rows) in measured.items():
         extra = _synthetic_note(info) if name == "table2" else ()
