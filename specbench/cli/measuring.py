@@ -76,11 +76,8 @@ def _measure_elsewhere(config: Config, store: Store, output: Output) -> int:
         output.note(f"session {session + 1} of {config.sessions}")
         code = run_session(config, store.folder, session, output.quiet)
         if code not in (DONE, FAILED_CELLS):
-            print(
-                f"specbench: session {session + 1} ended with exit code {code}; what was "
-                "measured is kept",
-                file=sys.stderr,
-            )
+            which = f"session {session + 1} of {config.sessions} ended with exit code {code}"
+            print(f"specbench: {which}; what was measured is kept", file=sys.stderr)
             return code
     return DONE
 
