@@ -156,9 +156,10 @@ def lean(model, name: str) -> LeanT5:
     )
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_tiny_t5_passes_and_its_wrong_cache_does_not(seed: int) -> None:
-    network, noisy = tiny.t5(seed=seed), tiny.t5(seed=seed)
+# Seeds whose greedy outputs are no single repeated token, which would tell nothing.
+@pytest.mark.parametrize(("layout", "seed"), [("1.0", 1), ("1.0", 2), ("1.1", 0)])
+def test_tiny_t5_passes_and_its_wrong_cache_does_not(layout: str, seed: int) -> None:
+    network, noisy = tiny.t5(layout, seed), tiny.t5(layout, seed)
     for parameter in noisy.parameters():
         parameter.add_(0.3 * parameter.std() * torch.randn_like(parameter))
     target, draft = lean(network, "target"), lean(noisy, "draft")
