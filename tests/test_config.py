@@ -54,6 +54,10 @@ def test_no_option_is_a_whole_sweep() -> None:
     assert config.gamma == (1, 2, 3, 4, 5, 6, 7, 8)
 
 
+def test_the_target_alone_loads_no_draft() -> None:
+    assert read_config(None, {"gamma": (0,)}).draft == ()
+
+
 def test_a_pocket_target_is_not_its_own_default_draft() -> None:
     assert "pocket/base" not in read_config(None, {"target": "pocket/base"}).draft
 

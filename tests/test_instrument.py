@@ -6,6 +6,7 @@ sweep of its own, with its own run folder, read back and summarised. Only the mo
 
 from __future__ import annotations
 
+import inspect
 import time
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from specbench.experiment.store import Store
 from specbench.measure.decomposition import decompose
 from specbench.measure.harness import Bench, Step
 from specbench.measure.metrics import summarize
-from specbench.measure.timing import Stopwatch
+from specbench.measure.timing import CudaStopwatch, Stopwatch
 from specbench.records import Generation, OverlapTrace, StepTimes
 
 GAMMA, LIMIT, NUM_PROMPTS, NUM_RUNS = 3, 12, 10, 200
@@ -151,10 +152,17 @@ def test_work_behind_the_host_is_waited_for(waits: bool, seconds: float) -> None
     assert step.seconds == pytest.approx((seconds,))
 
 
-def test_a_wall_clock_that_steps_back_is_not_looked_at(monkeypatch) -> None:  # faults G18
+@pytest.mark.parametrize("made", [Stopwatch, CudaStopwatch, Bench])
+def test_seconds_come_from_a_clock_that_nobody_can_step_back(made) -> None:  # faults G18
+    clock = inspect.signature(made).parameters["clock"].default
+    assert clock is time.perf_counter
+    assert time.get_clock_info("perf_counter").monotonic
+    assert not time.get_clock_info("perf_counter").adjustable
+
+
+def test_a_wall_clock_that_steps_back_leaves_durations_positive(monkeypatch) -> None:
     steps = iter(range(0, -10_000, -1))
     monkeypatch.setattr(time, "time", lambda: float(next(steps)))
-    assert time.get_clock_info("perf_counter").monotonic
     made = prepared(Device(), POPULATION, [0, 1])
     bench = Bench(made.bench.models, Stopwatch(), lambda: None)
     found = bench.generate(made.groups[0][2], made.prompts["x"][:1], 0)

@@ -73,7 +73,8 @@ class Config:
         gamma, arm = tuple(sorted({*self.gamma})), tuple(dict.fromkeys(self.arm))
         config = replace(self, gamma=gamma, arm=arm)
         if config.target.startswith("pocket/"):
-            drafts = tuple(name for name in POCKET_DRAFTS if name != config.target)
+            drafts = POCKET_DRAFTS if any(config.gamma) else ()  # gamma 0 alone needs none
+            drafts = tuple(name for name in drafts if name != config.target)
             config = replace(config, draft=config.draft or drafts, task=config.task or POCKET_TASKS)
         if any(config.gamma) and not config.draft:
             raise UsageError(
