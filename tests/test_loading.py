@@ -296,7 +296,7 @@ def test_texts_encoded_differently_are_refused(tmp_path, checkpoint):
 def test_probe_names_the_model_whose_logits_are_not_finite(checkpoint):
     model = load_model(checkpoint, **CPU)
     pairing.probe(model)
-    model.weights.head.transposed.fill_(float("nan"))
+    model.weights.decoder.embedding.fill_(float("nan"))
     line = refusal(probe, model)
     assert checkpoint in line
     assert "non-finite" in line

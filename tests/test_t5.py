@@ -12,6 +12,7 @@ import torch
 from specbench.models.t5 import LeanT5
 from specbench.models.t5_attention import DecoderBias, bucket
 from specbench.models.t5_weights import fold
+from specbench.models.tuning import tune
 
 PROMPTS = [[5, 6, 7, 8, 9, 1], [4, 3, 1], [10, 11, 12, 13, 10, 11, 12, 13, 22, 1]]
 CAPACITY = 24
@@ -19,9 +20,11 @@ FP32 = 1e-5
 
 
 def lean(model, vocab_size=tiny.PIECES):
+    weights = fold(model, vocab_size)
+    tune(weights.decoder_linears())
     return LeanT5(
         "tiny",
-        fold(model, vocab_size),
+        weights,
         vocab_size=vocab_size,
         eos_token=1,
         start_token=0,
@@ -64,12 +67,18 @@ LAYOUTS = {
         "relative_attention_max_distance": 12,
     },
     "norm floor that matters": {"layout": "1.0", "layer_norm_epsilon": 0.3},
+    "float16 numbers": {"layout": "1.0"},
+    "float16 numbers, gated": {"layout": "1.1"},
 }
 
 
 @pytest.fixture(params=LAYOUTS, scope="module")
 def model(request):
-    return tiny.t5(**({"layout": request.param} | LAYOUTS[request.param]))
+    network = tiny.t5(**({"layout": request.param} | LAYOUTS[request.param]))
+    if "float16" in request.param:
+        for parameter in network.parameters():
+            parameter.copy_(parameter.half())
+    return network
 
 
 @pytest.mark.parametrize("prompts", [PROMPTS[:1], PROMPTS, [PROMPTS[0]] * 2], ids=len)

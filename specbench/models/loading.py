@@ -20,6 +20,7 @@ from specbench.models.sources import Source, fingerprint, locate
 from specbench.models.t5 import LeanT5
 from specbench.models.t5_weights import fold
 from specbench.models.tokenizer import Tokenizer, load_config, load_tokenizer
+from specbench.models.tuning import tune
 
 _LEAN = ("t5", "mt5")
 
@@ -65,9 +66,12 @@ def describe(model: LoadedModel) -> dict[str, Any]:
 
 def _lean(name: str, network: Any, tokenizer: Tokenizer) -> LeanT5:
     vocab_size = _real_vocab(tokenizer, network.config)
+    weights = fold(network, vocab_size)
+    layouts = tune(weights.decoder_linears()) if network.device.type == "cpu" else {}
     return LeanT5(
         name,
-        fold(network, vocab_size),
+        weights,
+        layouts=layouts,
         vocab_size=vocab_size,
         eos_token=tokenizer.eos_token,
         start_token=_start_token(tokenizer),
@@ -159,6 +163,7 @@ def _facts(
         "logits_size": tokenizer.logits_size,
         "eos_token": model.eos_token,
         "start_token": tokenizer.start_token,
+        "layouts": model.layouts if isinstance(model, LeanT5) else {},
         "tokenizer_flags": dict(tokenizer.flags),
         "task_prefixes": task_prefixes(config),
     }

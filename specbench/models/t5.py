@@ -31,6 +31,7 @@ class LeanT5:
     """A T5 encoder-decoder as a `LanguageModel`.
 
     num_encoder_calls: encoder passes since the model was made, one for each `start`.
+    layouts: the form chosen for each shape of weight and number of rows, see `tuning`.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class LeanT5:
         eos_token: int | None,
         start_token: int,
         dtype: str,
+        layouts: dict[str, dict[str, str]] | None = None,
     ) -> None:
         self.name = name
         self.vocab_size = vocab_size
@@ -50,6 +52,7 @@ class LeanT5:
         self.device = weights.norm_floor.device
         self.dtype = dtype
         self.weights = weights
+        self.layouts = layouts or {}
         self.num_encoder_calls = 0
         self.facts: dict[str, Any] = {}
         self._strip: DecoderBias | None = None

@@ -14,14 +14,16 @@ import torch
 from torch import Tensor
 
 
-def unit_rows(hidden: Tensor, floor: Tensor) -> Tensor:
-    """Rows of `hidden` (R, d_model) over sqrt(|row|^2 + floor^2), the RMS norm without sqrt(d).
+def unit_rows(hidden: Tensor, floor: Tensor, gain: Tensor | None) -> Tensor:
+    """Rows of `hidden` (R, d_model) over sqrt(|row|^2 + floor^2), times `gain` (d_model).
 
-    floor: () sqrt(d_model * epsilon). Three cheap kernels; `rms_norm` has no fused CPU one and
-    takes two to three times as long. `t5_weights` folds sqrt(d) and the norm's weight away.
+    The RMS norm but for its sqrt(d_model), which is in `gain` or, with the norm's weight, in
+    the matrix that follows. floor: () sqrt(d_model * epsilon). Three or four cheap kernels;
+    `rms_norm` has no fused one for the CPU and takes two to three times as long.
     """
     length = torch.linalg.vector_norm(hidden, dim=-1, keepdim=True, dtype=floor.dtype)
-    return torch.div(hidden, torch.hypot(length, floor)).to(hidden.dtype)
+    unit = torch.div(hidden, torch.hypot(length, floor)).to(hidden.dtype)
+    return unit if gain is None else unit.mul_(gain)
 
 
 def bucket(distance: Tensor, num_buckets: int, max_distance: int) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from specbench.models.t5_attention import attend, encoder_bias, unit_rows
-from specbench.models.t5_weights import Attention, FeedForward, Layer, T5Weights
+from specbench.models.t5_weights import Attention, FeedForward, Layer, Normed, T5Weights
 
 _Fill = Callable[[int, Layer, Tensor], Tensor]
 """Puts a layer's new keys and values into the cache; returns its queries (B * H, K, d_kv)."""
@@ -50,12 +50,12 @@ def encode(weights: T5Weights, ids: Tensor, padding: Tensor | None) -> tuple[Ten
         bias = bias + padding
     hidden = F.embedding(ids.reshape(-1), w.encoder.embedding)
     for layer in w.encoder.layers:
-        fused = layer.own.project(unit_rows(hidden, w.norm_floor)).view(length, merged, 3, w.d_kv)
+        fused = _project(w, layer.own.project, hidden).view(length, merged, 3, w.d_kv)
         queries, keys, values = fused.permute(2, 1, 0, 3).unbind(0)
         mixed = attend(queries, keys.transpose(1, 2), values, bias, length * batch)
         hidden = layer.own.o.added(hidden, mixed)
         hidden = _feed_forward(w, layer.feed_forward, hidden)
-    kv = w.cross_kv(unit_rows(hidden, w.norm_floor))
+    kv = _project(w, w.cross_kv, hidden)
     kv = kv.view(length, batch, len(w.decoder.layers), 2, w.num_heads, w.d_kv)
     keys = kv[:, :, :, 0].permute(2, 1, 3, 4, 0).reshape(-1, merged, w.d_kv, length)
     values = kv[:, :, :, 1].permute(2, 1, 3, 0, 4).reshape(-1, merged, length, w.d_kv)
@@ -81,13 +81,14 @@ def decode(
     values = used[:, :, :, 2].transpose(1, 2).unbind(0)
     hidden = F.embedding(tokens.reshape(-1), w.decoder.embedding)
     for index, layer in enumerate(w.decoder.layers):
-        queries = fill(index, layer, unit_rows(hidden, w.norm_floor))
+        rows = unit_rows(hidden, w.norm_floor, layer.own.project.gain)
+        queries = fill(index, layer, rows)
         mixed = attend(queries, keys[index], values[index], bias, num_new * batch)
         hidden = layer.own.o.added(hidden, mixed)
         if layer.cross is not None:
             hidden = _cross(w, memory, index, layer.cross, hidden)
         hidden = _feed_forward(w, layer.feed_forward, hidden)
-    return w.head(unit_rows(hidden, w.norm_floor))
+    return _project(w, w.head, hidden)
 
 
 def _even_writer(cache: Tensor, lengths: Sequence[int], num_new: int) -> _Fill:
@@ -97,7 +98,7 @@ def _even_writer(cache: Tensor, lengths: Sequence[int], num_new: int) -> _Fill:
     queries = new[:, :, :, 0].transpose(1, 2).unbind(0)
 
     def fill(index: int, layer: Layer, rows: Tensor) -> Tensor:
-        layer.own.project.into(slots[index], rows)
+        layer.own.project.matrix.into(slots[index], rows)
         return queries[index]
 
     return fill
@@ -112,25 +113,29 @@ def _ragged_writer(cache: Tensor, lengths: Sequence[int], num_new: int) -> _Fill
     slots = cache.view(cache.shape[0], cache.shape[1] * batch, -1).unbind(0)
 
     def fill(index: int, layer: Layer, rows: Tensor) -> Tensor:
-        fused = layer.own.project(rows)
+        fused = layer.own.project.matrix(rows)
         slots[index].index_copy_(0, places, fused)
         return fused.view(num_new, *cache.shape[2:])[:, :, 0].transpose(0, 1)
 
     return fill
 
 
+def _project(w: T5Weights, part: Normed, hidden: Tensor) -> Tensor:
+    return part.matrix(unit_rows(hidden, w.norm_floor, part.gain))
+
+
 def _cross(
     w: T5Weights, memory: T5Memory, index: int, attention: Attention, hidden: Tensor
 ) -> Tensor:
     keys, values = memory.cross_keys[index], memory.cross_values[index]
-    queries = attention.project(unit_rows(hidden, w.norm_floor))
+    queries = _project(w, attention.project, hidden)
     queries = queries.view(-1, keys.shape[0], w.d_kv).transpose(0, 1)
     mixed = attend(queries, keys, values, memory.cross_bias, hidden.shape[0])
     return attention.o.added(hidden, mixed)
 
 
 def _feed_forward(w: T5Weights, dense: FeedForward, hidden: Tensor) -> Tensor:
-    inner = dense.wi(unit_rows(hidden, w.norm_floor))
+    inner = _project(w, dense.wi, hidden)
     if dense.gated:
         gate, linear = inner.chunk(2, dim=-1)
         inner = dense.activation(gate) * linear

@@ -3,11 +3,12 @@
 Owns what becomes of a transformers T5's parameters at load. Knows nothing of caches or batches.
 
 Folded, because each is a product with a constant: the weight of every RMS norm and the
-sqrt(d_model) of its mean go into the matrix after it; the scale d_model ** -0.5 of tied logits
-goes into the head. Fused: query, key and value of self-attention are one matrix whose rows are
-ordered (head, q/k/v, d_kv), so that batch and heads merge into one dimension without a copy;
-keys and values of all decoder layers' cross-attention are one matrix. Padding pieces are cut
-from the head. Everything is folded in float64 and rounded once to the model's dtype.
+sqrt(d_model) of its mean go into the matrix after it, as does the scale d_model ** -0.5 of tied
+logits. A matrix of float16 numbers, which `linear` can read in half the bytes, stays as it is,
+and the constants become a gain on its rows. Fused: query, key and value of self-attention are
+one matrix whose rows are ordered (head, q/k/v, d_kv), so that batch and heads merge into one
+dimension without a copy; keys and values of all decoder layers' cross-attention are one matrix.
+Padding pieces are cut from the head. Everything is folded in float64 and rounded once.
 """
 
 from __future__ import annotations
@@ -22,16 +23,24 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from specbench.models.errors import ModelError
-from specbench.models.linear import Linear
+from specbench.models.linear import Linear, half_is_available, is_half_exact
 
 Activation = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Normed:
+    """A matrix (out, d_model) behind a norm; gain: (d_model), None where it is folded in."""
+
+    matrix: Linear
+    gain: Tensor | None
 
 
 @dataclass(frozen=True)
 class FeedForward:
     """wi (d_ff or, gated, 2 d_ff; d_model), wo (d_model, d_ff), and the activation between."""
 
-    wi: Linear
+    wi: Normed
     wo: Linear
     activation: Activation
     gated: bool
@@ -44,7 +53,7 @@ class Attention:
     project: (3 inner, d_model), rows (head, q/k/v, d_kv); in cross-attention only the queries'.
     """
 
-    project: Linear
+    project: Normed
     o: Linear
 
 
@@ -75,15 +84,28 @@ class T5Weights:
 
     encoder: Stack
     decoder: Stack
-    cross_kv: Linear
-    head: Linear
+    cross_kv: Normed
+    head: Normed
     num_heads: int
     d_kv: int
     d_model: int
     norm_floor: Tensor
     dtype: torch.dtype
-    num_buckets: int
     max_distance: int
+
+    def decoder_linears(self) -> list[Linear]:
+        """The matrices that every decoder call multiplies by, the head among them."""
+        linears = [self.head.matrix]
+        for layer in self.decoder.layers:
+            linears += [
+                layer.own.project.matrix,
+                layer.own.o,
+                layer.feed_forward.wi.matrix,
+                layer.feed_forward.wo,
+            ]
+            if layer.cross is not None:
+                linears += [layer.cross.project.matrix, layer.cross.o]
+        return linears
 
 
 def fold(model: Any, vocab_size: int) -> T5Weights:
@@ -103,7 +125,6 @@ def fold(model: Any, vocab_size: int) -> T5Weights:
         d_model=config.d_model,
         norm_floor=torch.tensor(floor, dtype=torch.float32, device=model.device),
         dtype=model.dtype,
-        num_buckets=config.relative_attention_num_buckets,
         max_distance=config.relative_attention_max_distance,
     )
 
@@ -124,7 +145,7 @@ def _layer(parts: Any, config: Any) -> Layer:
     by_head.append(attention.v.weight.view(heads, d_kv, -1))
     qkv = torch.stack(by_head, dim=1).reshape(3 * heads * d_kv, -1)
     return Layer(
-        own=Attention(Linear.of(_after_norm(qkv, norm)), Linear.of(attention.o.weight.detach())),
+        own=Attention(_after_norm(qkv, norm), Linear(attention.o.weight.detach())),
         cross=_cross(parts[1]) if len(parts) == 3 else None,
         feed_forward=_feed_forward(parts[-1], config),
     )
@@ -132,7 +153,7 @@ def _layer(parts: Any, config: Any) -> Layer:
 
 def _cross(part: Any) -> Attention:
     queries = _after_norm(part.EncDecAttention.q.weight, part.layer_norm)
-    return Attention(Linear.of(queries), Linear.of(part.EncDecAttention.o.weight.detach()))
+    return Attention(queries, Linear(part.EncDecAttention.o.weight.detach()))
 
 
 def _feed_forward(part: Any, config: Any) -> FeedForward:
@@ -140,8 +161,8 @@ def _feed_forward(part: Any, config: Any) -> FeedForward:
     gated = config.is_gated_act
     wi = torch.cat([dense.wi_0.weight, dense.wi_1.weight]) if gated else dense.wi.weight
     return FeedForward(
-        wi=Linear.of(_after_norm(wi, part.layer_norm)),
-        wo=Linear.of(dense.wo.weight.detach()),
+        wi=_after_norm(wi, part.layer_norm),
+        wo=Linear(dense.wo.weight.detach()),
         activation=_activation(config.dense_act_fn),
         gated=gated,
     )
@@ -159,22 +180,24 @@ def _activation(name: str) -> Activation:
     return known[name]
 
 
-def _cross_kv(model: Any) -> Linear:
+def _cross_kv(model: Any) -> Normed:
     rows = []
     for block in model.decoder.block:
         attention = block.layer[1].EncDecAttention
         rows += [attention.k.weight, attention.v.weight]
-    return Linear.of(_after_norm(torch.cat(rows), model.encoder.final_layer_norm))
+    return _after_norm(torch.cat(rows), model.encoder.final_layer_norm)
 
 
-def _head(model: Any, config: Any, vocab_size: int) -> Linear:
+def _head(model: Any, config: Any, vocab_size: int) -> Normed:
     weight = model.lm_head.weight[:vocab_size]
     scale = config.d_model**-0.5 if getattr(config, "scale_decoder_outputs", False) else 1.0
-    return Linear.of(_after_norm(weight, model.decoder.final_layer_norm, scale))
+    return _after_norm(weight, model.decoder.final_layer_norm, scale)
 
 
-def _after_norm(weight: Tensor, norm: Any, scale: float = 1.0) -> Tensor:
+def _after_norm(weight: Tensor, norm: Any, scale: float = 1.0) -> Normed:
     """`weight` (out, d_model) for rows that `unit_rows` divided by their Euclidean length."""
-    columns: Tensor = norm.weight.detach().double() * (scale * math.sqrt(weight.shape[1]))
-    folded: Tensor = weight.detach().double() * columns
-    return folded.to(weight.dtype)
+    weight = weight.detach()
+    gain: Tensor = norm.weight.detach().double() * (scale * math.sqrt(weight.shape[1]))
+    if half_is_available() and is_half_exact(weight):
+        return Normed(Linear(weight), gain.to(weight.dtype))
+    return Normed(Linear((weight.double() * gain).to(weight.dtype)), None)
