@@ -89,9 +89,9 @@ def read_translation(lists: Path, language: str) -> Iterator[Description]:
 
 def parse_stanza(stanza: str, language: str) -> Description | None:
     """Return the description of one list entry, or None where a field is missing."""
-    package = re.search(r"^Package: (.+)$", stanza, re.M)
-    digest = re.search(r"^Description-md5: (.+)$", stanza, re.M)
-    body = re.search(rf"^Description-{language}: (.*(?:\n .*)*)", stanza, re.M)
+    package = re.search(r"^Package: (.+)$", stanza, re.MULTILINE)
+    digest = re.search(r"^Description-md5: (.+)$", stanza, re.MULTILINE)
+    body = re.search(rf"^Description-{language}: (.*(?:\n .*)*)", stanza, re.MULTILINE)
     if not (package and digest and body):
         return None
     synopsis, *lines = body.group(1).split("\n")
@@ -117,8 +117,24 @@ def blocks(lines: list[str]) -> Iterator[tuple[bool, str]]:
 
 def tidy(text: str) -> str:
     """Return ``text`` with plain spaces, plain quotes and plain dashes."""
-    table = {"“": '"', "”": '"', "„": '"', "»": '"', "«": '"', "’": "'", "‘": "'", "…": "...",
-             "–": "-", "—": "-", "‐": "-", "‑": "-", "\u00a0": " ", "\u200b": "", "``": '"', "''": '"'}
+    table = {
+        "“": '"',
+        "”": '"',
+        "„": '"',
+        "»": '"',
+        "«": '"',
+        "’": "'",
+        "‘": "'",
+        "…": "...",
+        "–": "-",
+        "—": "-",
+        "‐": "-",
+        "‑": "-",
+        "\u00a0": " ",
+        "\u200b": "",
+        "``": '"',
+        "''": '"',
+    }
     for old, new in table.items():
         text = text.replace(old, new)
     return " ".join(text.split())
@@ -182,9 +198,13 @@ def items(english: list[Description], german: dict[tuple[str, str], Description]
         candidates = []
         translated = german.get((description.package, description.digest))
         if translated:
-            candidates += [("ende", a, b) for a, b in translation_pairs(description, translated) if plausible(a, b)]
+            candidates += [
+                ("ende", a, b)
+                for a, b in translation_pairs(description, translated)
+                if plausible(a, b)
+            ]
         source = summary_source(description)
-        if 8 <= len(source.split()) and 2 <= len(description.synopsis.split()) <= 20:
+        if len(source.split()) >= 8 and 2 <= len(description.synopsis.split()) <= 20:
             candidates.append(("summary", source, description.synopsis))
         for task, source, target in candidates:
             if (task, source) not in seen:
@@ -201,8 +221,13 @@ def is_heldout(package: str) -> bool:
 def split(everything: list[Item]) -> tuple[list[Item], list[Item]]:
     """Return (train, heldout) such that no held-out text occurs in training."""
     held = [item for item in everything if is_heldout(item.package)]
-    texts = {text for item in held for whole in (item.source, item.target) for text in [whole, *sentences(whole)]
-             if len(text.split()) > 3}
+    texts = {
+        text
+        for item in held
+        for whole in (item.source, item.target)
+        for text in [whole, *sentences(whole)]
+        if len(text.split()) > 3
+    }
 
     def clean(item: Item) -> bool:
         pieces = [item.source, item.target, *sentences(item.source)]
@@ -221,7 +246,7 @@ def ngrams(text: str, size: int = 5) -> set[str]:
 
 
 def seen_share(item: Item, known: set[tuple[str, str]]) -> float:
-    """Return the share of an item's source 5-grams that also stand in the training texts of its task."""
+    """Return the share of an item's source 5-grams that its task's training texts hold too."""
     grams = ngrams(item.source)
     return sum((item.task, gram) in known for gram in grams) / max(len(grams), 1)
 

@@ -10,7 +10,8 @@ that factor inside ``q``; :meth:`PocketT5.to_transformers` folds it in, and
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -49,7 +50,10 @@ class Attention(nn.Module):
         """Return keys and values (2, B, H, S, d_kv) of what is attended to."""
         return self.split(F.linear(memory, self.qkv[self.heads * self.d_kv :]), 2)
 
-    def forward(self, x: Tensor, bias: Tensor, keys_values: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, x: Tensor, bias: Tensor, keys_values: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return (B, T, width) and the probabilities; ``bias`` is added to the scores."""
         if keys_values is None:
             query, key, value = self.split(F.linear(x, self.qkv), 3)
         else:
@@ -73,6 +77,7 @@ class Layer(nn.Module):
         self.wo = nn.Parameter(torch.randn(shape.width, shape.hidden) * shape.hidden**-0.5 * 0.5)
 
     def feed_forward(self, x: Tensor) -> Tensor:
+        """Return ``x`` with the feed-forward part added."""
         return x + F.linear(F.linear(norm(x, self.norms[-1]), self.wi).relu_(), self.wo)
 
 
@@ -100,7 +105,7 @@ class PocketT5(nn.Module):
         return norm(x, self.final_norms[0]), mask
 
     def decode(self, inputs: Tensor, memory: Tensor, mask: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Return final states (B, T, width), scaled for the logits, and each cross-attention's probabilities."""
+        """Return final states (B, T, width), for ``logits``, and each layer's cross-attention."""
         length = inputs.shape[1]
         causal = torch.full((length, length), -1e9).triu(1)
         bias = position_bias(self.decoder_bias, length, both_ways=False) + causal
@@ -154,7 +159,9 @@ class PocketT5(nn.Module):
                 for j, (name, attn) in enumerate(parts.items()):
                     query, key, value = attn.qkv.chunk(3)
                     path = f"{side}.block.{i}.layer.{j}."
-                    for letter, weight in zip("qkvo", (query * attn.d_kv**-0.5, key, value, attn.o), strict=True):
+                    for letter, weight in zip(
+                        "qkvo", (query * attn.d_kv**-0.5, key, value, attn.o), strict=True
+                    ):
                         out[f"{path}{name}.{letter}.weight"] = weight
                     out[f"{path}layer_norm.weight"] = layer.norms[j]
                 path = f"{side}.block.{i}.layer.{len(parts)}."
@@ -179,7 +186,7 @@ def position_bias(table: Tensor, length: int, *, both_ways: bool) -> Tensor:
 
 
 def buckets(relative: Tensor, both_ways: bool) -> Tensor:
-    """Return T5's bucket of each relative position (key minus query): exact near, logarithmic far."""
+    """Return T5's bucket of each relative position (key - query): exact near, logarithmic far."""
     count, offset = BUCKETS, torch.zeros_like(relative)
     if both_ways:
         count //= 2
@@ -189,32 +196,38 @@ def buckets(relative: Tensor, both_ways: bool) -> Tensor:
         distance = (-relative).clamp(min=0)
     exact = count // 2
     far = exact + (
-        (distance.clamp(min=1).float() / exact).log() / math.log(MAX_DISTANCE / exact) * (count - exact)
+        (distance.clamp(min=1).float() / exact).log()
+        / math.log(MAX_DISTANCE / exact)
+        * (count - exact)
     ).long().clamp(max=count - exact - 1)
     return offset + torch.where(distance < exact, distance, far)
 
 
-def grow(model: PocketT5, depth: int) -> PocketT5:
-    """Return a deeper model with the same function: each new layer copies its lower neighbour.
+def grow(model: PocketT5, depth: int, keep: float = 0.7) -> PocketT5:
+    """Return a deeper model of nearly the same function: each layer becomes a run of copies.
 
-    The copies' output projections (attention ``o``, feed-forward ``wo``) are zero, so they add
-    nothing at first; they get gradients through those projections from the first step on.
+    A layer adds ``f(x)`` to the residual stream. Its first copy adds ``keep * f(x)`` and the others
+    share the rest, so their sum stays close to ``f`` (exactly, but for ``f``'s reaction to its own
+    addition), while every layer works and learns from the first step. Copies with *zero* output
+    keep the function exactly, but their inner weights get no gradient until the output has grown.
     """
-    from copy import deepcopy
-    from dataclasses import replace
-
     grown = PocketT5(replace(model.shape, depth=depth))
     old = len(model.encoder)
+    origins = [i * old // depth for i in range(depth)]
     for side in ("encoder", "decoder"):
         layers = nn.ModuleList()
-        for i in range(depth):
-            origin = i * old // depth
+        for i, origin in enumerate(origins):
             layer = deepcopy(getattr(model, side)[origin])
-            if i and (i - 1) * old // depth == origin:
-                for attn in (layer.self_attn, layer.cross_attn):
-                    if attn is not None:
-                        nn.init.zeros_(attn.o)
-                nn.init.zeros_(layer.wo)
+            copies = origins.count(origin)
+            first = i == origins.index(origin)
+            share = 1.0 if copies == 1 else keep if first else (1 - keep) / (copies - 1)
+            with torch.no_grad():
+                for weight in (
+                    layer.self_attn.o,
+                    layer.wo,
+                    *([layer.cross_attn.o] if layer.cross_attn else []),
+                ):
+                    weight.mul_(share)
             layers.append(layer)
         setattr(grown, side, layers)
     for name in ("embed", "final_norms", "encoder_bias", "decoder_bias"):

@@ -29,9 +29,19 @@ def train(work: Path) -> None:
         if item["task"] == "summary" and len(texts) % 3 == 0:
             texts.append(item["source"])
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(texts), model_prefix=str(work / "spiece"), vocab_size=NUM_PIECES,
-        model_type="unigram", character_coverage=0.9998, normalization_rule_name="identity",
-        pad_id=0, eos_id=1, unk_id=2, bos_id=-1, byte_fallback=False, num_threads=2, minloglevel=1,
+        sentence_iterator=iter(texts),
+        model_prefix=str(work / "spiece"),
+        vocab_size=NUM_PIECES,
+        model_type="unigram",
+        character_coverage=0.9998,
+        normalization_rule_name="identity",
+        pad_id=0,
+        eos_id=1,
+        unk_id=2,
+        bos_id=-1,
+        byte_fallback=False,
+        num_threads=2,
+        minloglevel=1,
     )
 
 
@@ -44,7 +54,7 @@ def export(work: Path, folder: Path) -> None:
 
 
 def check(work: Path, folder: Path) -> None:
-    """Raise unless the exported tokenizer encodes held-out texts as sentencepiece does, plus EOS."""
+    """Raise unless the exported tokenizer encodes held-out texts as sentencepiece, plus EOS."""
     model = sentencepiece.SentencePieceProcessor(model_file=str(work / "spiece.model"))
     tokenizer = AutoTokenizer.from_pretrained(folder)
     if (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id) != (0, 1, 2):
@@ -75,7 +85,7 @@ def encode(work: Path) -> None:
             lengths = np.array([len(row) for row in ids])
             for code, task in enumerate(PREFIXES):
                 some = lengths[arrays["task"] == code]
-                print(f"{part} {task} {side}: {some.sum()} tokens, mean {some.mean():.1f}, max {some.max()}")
+                print(f"{part} {task} {side}: {some.sum()} tokens, mean {some.mean():.1f}")
         np.savez(work / f"{part}.npz", **arrays)
 
 
