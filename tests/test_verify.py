@@ -72,29 +72,32 @@ def test_a_wrong_pair_is_not_timed(tmp_path: Path, temperature, number) -> None:
     assert "--no-verify" in str(told.value)
 
 
-def test_a_pair_that_proves_nothing_is_not_timed(tmp_path: Path) -> None:
+def test_a_pair_that_proves_nothing_is_noted_and_timed(tmp_path: Path) -> None:
     copy = TableModel(random_table(1, 12), "d")
     for temperature, why in ((0.0, "more prompts"), (1.0, "no position found")):
-        with pytest.raises(Refused, match=f"^t with d at T={temperature:g}: .*{why}"):
-            gated(ready(copy, temperature=(temperature,)), Store(tmp_path))
+        found = gated(ready(copy, temperature=(temperature,)), Store(tmp_path))
+        assert found.info["exactness"]["status"] == "underpowered"
+        assert found.notes[0].startswith(f"exactness not proved: t with d at T={temperature:g}: ")
+        assert why in found.notes[0]
 
 
-def test_a_model_that_cannot_be_followed_is_refused(tmp_path: Path) -> None:
+def test_a_model_that_cannot_be_followed_is_left_to_its_cells(tmp_path: Path) -> None:
     broken = TableModel(constant_table([math.nan] * 12), "d")
-    with pytest.raises(Refused, match=r"t: non-finite logits \(position 0, draft\)"):
-        gated(ready(broken), Store(tmp_path))
+    found = gated(ready(broken), Store(tmp_path))
+    assert found.notes == ["exactness not checked: t: non-finite logits (position 0, draft)"]
+    assert "exactness" not in found.info
 
 
 @pytest.fixture
 def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     """Run a command on table models; returns (exit code, stdout, stderr)."""
 
-    def run(*args: str, draft=None) -> tuple[int, str, str]:
+    def run(*args: str, draft=None, target=None) -> tuple[int, str, str]:
         seen = {}
 
         def prepare(config, say):
             seen["config"] = config
-            return ready(draft, temperature=config.temperature, dtype=config.dtype)
+            return ready(draft, target, temperature=config.temperature, dtype=config.dtype)
 
         monkeypatch.setattr(preparing, "prepare", prepare)
         monkeypatch.setattr(sys, "argv", ["specbench", *args])
@@ -129,11 +132,11 @@ def test_verify_exits_2_on_wrong_usage(call) -> None:
 
 
 def test_sweep_refuses_a_pair_that_fails_and_measures_nothing(call, tmp_path: Path) -> None:
-    copy = TableModel(random_table(1, 12), "d")
+    draft, target = TableModel(constant_table([0.0, 0.0, 0.0, 3.0, 0.0]), "d"), Nudged(0.5, 1.5)
     args = ("sweep", "--target", "t", "--draft", "d", "--task", "x", "--temperature", "1")
-    code, out, err = call(*args, "--out", str(tmp_path / "run"), draft=copy)
+    code, out, err = call(*args, "--out", str(tmp_path / "run"), draft=draft, target=target)
     assert (code, out) == (3, "")
-    assert err.startswith("specbench: t with d at T=1: no position found")
+    assert err.startswith("specbench: nudged with d at T=1: ")
     assert not (tmp_path / "run").exists()
 
 

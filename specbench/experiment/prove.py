@@ -11,7 +11,7 @@ from itertools import chain, zip_longest
 from specbench.decoding import DecodingError
 from specbench.experiment.prepare import Prepared, Refused, Say, silent
 from specbench.experiment.store import INFO, Store
-from specbench.measure.exactness import SHORT, Effort, Report, check
+from specbench.measure.exactness import SHORT, UNDERPOWERED, WRONG, Effort, Report, check
 from specbench.prompts import EncodedPrompt
 from specbench.records import Limits, Sampling
 
@@ -40,19 +40,27 @@ def prove(prepared: Prepared, effort: Effort, say: Say = silent) -> Report:
 def gated(prepared: Prepared, store: Store, say: Say = silent) -> Prepared:
     """The same sweep with the short form of the proof in its description, where one is wanted.
 
-    A run that goes on was proved when it began. Raises Refused for a pair that fails; the
-    message is one line with pair, temperature and numbers.
+    A run that goes on was proved when it began. A check that could not have noticed anything (a
+    draft that equals its target, say) is noted, and so is a model that cannot be followed: its
+    cells will fail by themselves. Raises Refused for a pair that decodes wrongly; the message is
+    one line with pair, temperature and numbers.
     """
     begun = (store.folder / INFO).exists()
     if begun or not prepared.config.verify or not any(prepared.config.gamma):
         return prepared
-    report = prove(prepared, SHORT, say)
-    if report.failures:
+    try:
+        report = prove(prepared, SHORT, say)
+    except Refused as error:
+        return replace(prepared, notes=[*prepared.notes, f"exactness not checked: {error}"])
+    wrong = report.lines(WRONG)
+    if wrong:
         raise Refused(
-            f"{report.failures[0]} (nothing was timed; `specbench verify` looks closer, "
-            "--no-verify measures all the same)"
+            f"{wrong[0]} (nothing was timed; `specbench verify` looks closer, --no-verify "
+            "measures all the same)"
         )
-    return replace(prepared, info={**prepared.info, "exactness": report.as_dict()})
+    unsure = [f"exactness not proved: {line}" for line in report.lines(UNDERPOWERED)]
+    info = {**prepared.info, "exactness": report.as_dict()}
+    return replace(prepared, info=info, notes=[*prepared.notes, *unsure])
 
 
 def _in_turn(tasks: list[list[EncodedPrompt]]) -> list[EncodedPrompt]:

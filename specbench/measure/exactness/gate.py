@@ -56,8 +56,12 @@ class Report:
     @property
     def failures(self) -> list[str]:
         """One line for each check that proved nothing or found a fault."""
+        return [line for status in (WRONG, UNDERPOWERED) for line in self.lines(status)]
+
+    def lines(self, status: str) -> list[str]:
+        """One line for each check that ended so."""
         return [
-            f"{name(check)}: {check.sentence}" for check in self.checks if check.status != EXACT
+            f"{name(check)}: {check.sentence}" for check in self.checks if check.status == status
         ]
 
     @property
