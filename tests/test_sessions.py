@@ -125,6 +125,13 @@ def test_a_session_that_decodes_otherwise_is_flagged(tmp_path: Path) -> None:
     assert all("not reproducible" in one.flags for one in summarize(run.cells, run.records, 0))
 
 
+def test_each_session_finds_its_own_layouts(tmp_path: Path) -> None:
+    ready = prepared()
+    for layout in ("half", "packed"):
+        ready.info["models"] = {"t": {"layouts": {"8x8": {"1": layout}}, "weights_sha256": "a"}}
+        start(ready, tmp_path)
+
+
 def test_more_sessions_and_a_budget_may_be_asked_for_later(tmp_path: Path) -> None:
     start(prepared(), tmp_path)
     start(prepared(sessions=3, max_minutes=1.0, target_width=0.05), tmp_path)

@@ -136,17 +136,28 @@ class Store:
 def unlike(before: dict[str, Any], now: dict[str, Any]) -> list[tuple[str, Any, Any]]:
     """(field, before, now) of what forbids joining two runs: options, prompts, models, host.
 
-    How much is measured may grow with a resume: more sessions, a budget to refine.
+    How much is measured may grow with a resume: more sessions, a budget to refine. Which layout
+    of a weight was the fastest is for each process to find out by the clock, and part of what
+    sessions differ by.
     """
     differing = environment.differences(before["host"], now["host"])
     for room in ("config", "prompts", "models"):
-        old, new = json.loads(json.dumps(before[room])), json.loads(json.dumps(now[room]))
+        old, new = _compared(before[room]), _compared(now[room])
         differing += [
             (f"{room}.{name}", old.get(name), new.get(name))
             for name in sorted({*old, *new} - _GROWING)
             if old.get(name) != new.get(name)
         ]
     return differing
+
+
+def _compared(room: dict[str, Any]) -> dict[str, Any]:
+    """What JSON makes of a part of run.json, without what every process finds out by itself."""
+    plain = json.loads(json.dumps(room))
+    for about in plain.values():
+        if isinstance(about, dict):
+            about.pop("layouts", None)
+    return dict(plain)
 
 
 def record_key(record: Record) -> tuple[Any, ...]:
