@@ -276,5 +276,5 @@ def simulated_hits(num_runs, cluster_noise):
 
 def test_the_interval_covers_the_truth_in_92_to_98_percent_of_runs():
     # Of 200 runs of a true 95 % interval, 184 to 196 hit with probability .955. Plain
-    # percentiles of 12 prompts reach 181.
+    # percentiles of these 12 prompts hit in 182.
     assert 184 <= simulated_hits(200, 0.3) <= 196

@@ -36,7 +36,7 @@ INFO = {
     },
 }
 FACTS = (
-    "Example CPU, 2 cores, 2 threads", "float32", "batch: 1", "0 to 64", "feedbeef", "seed: 0",
+    "Example CPU, cores: 2, threads: 2", "float32", "batch: 1", "0 to 64", "feedbeef", "seed: 0",
     "0123456789ab", "specbench sweep --gamma 1..3", "1 cut",
 )  # fmt: skip
 
@@ -96,7 +96,7 @@ def test_a_reader_of_any_table_finds_where_it_comes_from(folder):
         text = (folder / f"{name}.md").read_text(encoding="utf-8")
         assert [fact for fact in FACTS if fact not in text] == []
         for row in read(folder / f"{name}.csv"):
-            assert row["hardware"] == "Example CPU, 2 cores, 2 threads"
+            assert row["hardware"] == "Example CPU, cores: 2, threads: 2"
             assert row["command"] == "specbench sweep --gamma 1..3"
             assert len(row["prompts_sha256"]) == 64
 

@@ -86,7 +86,8 @@ def draw_alpha(drafted: Sequence[CellSummary]) -> Figure | None:
                 group = one.cell.group
                 if (group.task, group.sampling.temperature) == (task, temperature):
                     first.setdefault(one.cell.arm.draft, one)
-            points = [(order.index(d), one.alpha_overlap) for d, one in first.items() if d]
+            shift = 0.06 * (index - (len(temperatures) - 1) / 2)
+            points = [(order.index(d) + shift, one.alpha_overlap) for d, one in first.items() if d]
             interval_points(axes, sorted(points, key=lambda point: point[0]), index)
         axes.set_xticks(range(len(order)), [_tick(known, draft) for draft in order])
         axes.set_title(task)

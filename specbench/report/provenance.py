@@ -46,8 +46,8 @@ def hardware(info: Info) -> str:
         return UNKNOWN
     parts = [str(name)]
     if device.get("type", "cpu") == "cpu":
-        parts.append(f"{cpu.get('num_usable', '?')} cores")
-        parts.append(f"{threads if threads is not None else '?'} threads")
+        parts.append(f"cores: {cpu.get('num_usable', '?')}")
+        parts.append(f"threads: {threads if threads is not None else '?'}")
     return ", ".join(parts)
 
 

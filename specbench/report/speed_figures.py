@@ -1,4 +1,4 @@
-"""Speed against gamma: measured with its interval, predicted by the formula, and refined."""
+"""Speed against gamma: end to end for all drafts together, decode only beside predictions."""
 
 from __future__ import annotations
 
@@ -11,115 +11,116 @@ from matplotlib.lines import Line2D
 
 from specbench.measure.decomposition import Decomposition
 from specbench.measure.summary import CellSummary, Estimate
-from specbench.records import Group
+from specbench.records import Cell, Group
 from specbench.report import style
-from specbench.report.series import drafts_of, group_title, groups_of, handles_of, interval_points
+from specbench.report.series import (
+    drafts_of,
+    group_title,
+    groups_of,
+    handles_of,
+    interval_points,
+    short,
+)
 
-Value = Callable[[CellSummary], Estimate | float | None]
-# Hollow markers tell the formula's lines apart in grey; the refined line lies on the measured one.
-_PREDICTED: dict[str, Any] = {
-    "--": {"linestyle": "--", "linewidth": 0.9, "markersize": 3.5, "markerfacecolor": "white"},
-    ":": {"linestyle": ":", "linewidth": 2.0, "zorder": 5},
+_FORMULA: dict[str, Any] = {
+    "label": "predicted, Thm 3.8",
+    "color": style.GREY,
+    "linestyle": "--",
+    "marker": "o",
+    "markerfacecolor": "white",
+    "markersize": 3.5,
+    "linewidth": 1.0,
 }
+_PARTS: dict[str, Any] = {
+    "label": "predicted from parts, with T(γ + 1)",
+    "color": "black",
+    "linestyle": ":",
+    "linewidth": 1.6,
+}
+_NO_DRAFT: dict[str, Any] = {"label": "no draft", "color": "black", "linewidth": 0.9}
+
+
+def draw_total_speedup(drafted: Sequence[CellSummary]) -> Figure | None:
+    """End-to-end speedup against gamma: one panel per group, one line per draft."""
+    known = [one for one in drafted if one.speedup is not None]
+    groups, drafts = groups_of(known), drafts_of(known)
+    if not groups:
+        return None
+    columns = min(len(groups), 2)
+    figure, grid = style.panels(-(-len(groups) // columns), columns)
+    flat = [axes for row in grid for axes in row]
+    for group, axes in zip(groups, flat, strict=False):
+        for index, draft in enumerate(drafts):
+            # A little apart, so that intervals at one gamma do not hide each other.
+            shift = 0.08 * (index - (len(drafts) - 1) / 2)
+            own = _own(known, group, draft)
+            interval_points(axes, [(one.cell.arm.gamma + shift, one.speedup) for one in own], index)
+        _finish(axes, group_title(group))
+    for axes in flat[len(groups) :]:
+        style.hide(axes)
+    _label(grid, "speedup, end to end", [one.speedup for one in known])
+    handles = [*handles_of(drafts), Line2D([], [], **_NO_DRAFT)]
+    figure.legend(handles=handles, loc="outside upper center", ncols=min(5, len(handles)))
+    return figure
 
 
 def draw_decode_speedup(
     drafted: Sequence[CellSummary], decompositions: Sequence[Decomposition]
 ) -> Figure | None:
-    """Decode-only speedup against gamma, with the formula and the refined prediction."""
-    refined = {found.cell: found.refined.value for found in decompositions}
-    return _against_gamma(
-        drafted,
-        "speedup, decode only",
-        lambda one: one.decode_speedup,
-        {
-            "predicted, Thm 3.8": (lambda one: one.walltime_improvement, "--"),
-            "refined prediction": (lambda one: refined.get(one.cell), ":"),
-        },
-    )
+    """Decode-only speedup against gamma beside the formula and what parts measured alone predict.
 
-
-def draw_total_speedup(drafted: Sequence[CellSummary]) -> Figure | None:
-    """End-to-end speedup against gamma."""
-    return _against_gamma(drafted, "speedup, end to end", lambda one: one.speedup, {})
-
-
-def _against_gamma(
-    drafted: Sequence[CellSummary],
-    label: str,
-    measured: Value,
-    predictions: dict[str, tuple[Value, str]],
-) -> Figure | None:
-    groups = groups_of(one for one in drafted if measured(one) is not None)
+    One panel per group and draft. The fully refined value is left out: it lies on the measured
+    one by construction.
+    """
+    parts = {found.cell: found.alone.value for found in decompositions}
+    known = [one for one in drafted if one.decode_speedup is not None]
+    groups, drafts = groups_of(known), drafts_of(known)
     if not groups:
         return None
-    drafts = drafts_of(drafted)
-    figure, grid = style.panels(*_shape(len(groups)))
-    for group, axes in _place(groups, grid):
-        for index, draft in enumerate(drafts):
-            # A little apart, so that intervals at one gamma do not hide each other.
-            shift = 0.08 * (index - (len(drafts) - 1) / 2)
-            own = _own(drafted, group, draft)
-            gammas = [one.cell.arm.gamma + shift for one in own]
-            _measured(axes, gammas, [measured(one) for one in own], index)
-            for value, line in predictions.values():
-                _predicted(axes, gammas, [value(one) for one in own], index, line)
-        axes.axhline(1.0, color="black", linewidth=0.9, zorder=1)
-        axes.set_title(group_title(group))
-        axes.set_xlabel("γ (drafted tokens per round)")
-        style.whole_numbers(axes)
-    for row in grid:
-        row[0].set_ylabel(label)
-    figure.legend(handles=_legend(drafts, predictions), loc="outside upper center", ncols=4)
+    figure, grid = style.panels(len(groups), len(drafts), width=2.4, height=2.0)
+    for group, row in zip(groups, grid, strict=True):
+        for index, (draft, axes) in enumerate(zip(drafts, row, strict=True)):
+            own = _own(known, group, draft)
+            _line(axes, own, parts.get, _PARTS)
+            predicted = {one.cell: one.walltime_improvement for one in own}
+            _line(axes, own, predicted.get, _FORMULA)
+            interval_points(axes, [(one.cell.arm.gamma, one.decode_speedup) for one in own], index)
+            _finish(axes, f"{group_title(group)}\n{short(draft)}")
+    _label(grid, "speedup, decode only", [one.decode_speedup for one in known])
+    measured = Line2D([], [], color=style.GREY, marker="s", label="measured")
+    lines = [Line2D([], [], **look) for look in (_FORMULA, _PARTS, _NO_DRAFT)]
+    figure.legend(handles=[measured, *lines], loc="outside upper center", ncols=2)
     return figure
 
 
-def _legend(drafts: Sequence[str], predictions: dict[str, tuple[Value, str]]) -> list[Line2D]:
-    lines = [
-        Line2D([], [], color=style.GREY, label=name, **_PREDICTED[line])
-        for name, (_, line) in predictions.items()
-    ]
-    no_draft = Line2D([], [], color="black", linewidth=0.9, label="no draft")
-    return [*handles_of(drafts), *lines, no_draft]
-
-
-def _measured(
-    axes: Axes, gammas: Sequence[float], values: Sequence[Estimate | float | None], index: int
-) -> None:
-    points = zip(gammas, values, strict=True)
-    interval_points(axes, [(x, y) for x, y in points if isinstance(y, Estimate)], index)
-
-
-def _predicted(
+def _line(
     axes: Axes,
-    gammas: Sequence[float],
-    values: Sequence[Estimate | float | None],
-    index: int,
-    line: str,
+    own: Sequence[CellSummary],
+    value: Callable[[Cell], float | None],
+    look: dict[str, Any],
 ) -> None:
-    points = zip(gammas, values, strict=True)
-    known = [(gamma, found) for gamma, found in points if isinstance(found, float)]
-    axes.plot(
-        [gamma for gamma, _ in known],
-        [found for _, found in known],
-        color=style.color(index),
-        marker="" if line == ":" else style.marker(index),
-        **_PREDICTED[line],
-    )
+    points = [(one.cell.arm.gamma, value(one.cell)) for one in own]
+    known = [(gamma, found) for gamma, found in points if found is not None]
+    axes.plot([gamma for gamma, _ in known], [found for _, found in known], **look)
 
 
-def _own(drafted: Sequence[CellSummary], group: Group, draft: str) -> list[CellSummary]:
-    own = [one for one in drafted if one.cell.group == group and one.cell.arm.draft == draft]
+def _finish(axes: Axes, title: str) -> None:
+    axes.axhline(1.0, zorder=1, **_NO_DRAFT)
+    axes.set_title(title)
+    axes.set_xlabel("γ (drafted tokens per round)")
+    style.whole_numbers(axes)
+
+
+def _label(grid: Sequence[Sequence[Axes]], label: str, measured: Sequence[Estimate | None]) -> None:
+    """Name the y axes, and let intervals from a handful of prompts leave the panel rather than
+    flatten everything else."""
+    most = max([1.0, *(found.value for found in measured if found is not None)])
+    for row in grid:
+        row[0].set_ylabel(label)
+        bottom, top = row[0].get_ylim()
+        row[0].set_ylim(max(bottom, 0.0), min(top, 2.5 * most))
+
+
+def _own(known: Sequence[CellSummary], group: Group, draft: str) -> list[CellSummary]:
+    own = [one for one in known if one.cell.group == group and one.cell.arm.draft == draft]
     return sorted(own, key=lambda one: one.cell.arm.gamma)
-
-
-def _shape(count: int) -> tuple[int, int]:
-    columns = min(count, 2)
-    return -(-count // columns), columns
-
-
-def _place(groups: Sequence[Group], grid: list[list[Axes]]) -> list[tuple[Group, Axes]]:
-    flat = [axes for row in grid for axes in row]
-    for axes in flat[len(groups) :]:
-        style.hide(axes)
-    return list(zip(groups, flat, strict=False))
