@@ -7,7 +7,7 @@ run folder and of tables.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -67,11 +67,11 @@ class Bench:
     runs them, where one was asked for.
     """
 
-    models: dict[str, LanguageModel]
+    models: Mapping[str, LanguageModel]
     stopwatch: Stopwatch | CudaStopwatch
     synchronize: Callable[[], None]
     clock: Clock = field(default=time.perf_counter)
-    peers: dict[str, TransformersModel] = field(default_factory=dict)
+    peers: Mapping[str, TransformersModel] = field(default_factory=dict)
 
     def generate(self, cell: Cell, items: Sequence[EncodedPrompt], repeat: int) -> Generation:
         """One timed call of the cell's decoder on one batch.
