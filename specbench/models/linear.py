@@ -10,6 +10,11 @@ for more; oneDNN's blocked form costs more for one row and then stays nearly fla
 makes verifying gamma + 1 tokens nearly free. A weight whose every element is a float16 number,
 as in a checkpoint that was saved in half precision, is read in half the bytes by FBGEMM and
 multiplied in float32: the same products, not an approximation.
+
+Measured in microseconds of one thread on an AVX2 core, for a 768 x 256 weight and 1, 5, 8 rows:
+plain 103, 163, 214 and oneDNN 102, 133, 177 and transposed 58, 146, 184 and float16 39, 52, 81
+(a busy machine: read the ratios). torch's other float16 product, quantized.linear_dynamic_fp16,
+can use several threads but spends 16 more on each call, and lost at every size tried.
 """
 
 from __future__ import annotations

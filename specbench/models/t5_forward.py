@@ -3,6 +3,11 @@
 Owns the order of a layer's kernels and the views of the cache. Knows nothing of `State`.
 A decoder step is bound by reading weights and, on small models, by the number of kernels, so
 whatever is the same for all layers (views, bias) is made once per call, outside their loop.
+
+Tried and lost, microseconds of one thread at 8 heads of 32: scaled_dot_product_attention 13 to
+18 against 10 to 13 of two products and a softmax, and 87 against 61 for 16 rows of a batch;
+torch's rms_norm 15 against 8 (three kernels) or 10 (four). torch.compile of a lean step gave
+1.94 -> 1.66 ms for 25 to 50 s of compiling per shape, when layouts were worth more than that.
 """
 
 from __future__ import annotations
