@@ -66,7 +66,10 @@ def test_the_formula_may_point_beyond_the_measured_gammas():
     (found,) = recommend(*two_drafts(gammas=(1, 2)), seed=0)
     small = found.drafts[0]
     assert small.beyond_measured
-    assert small.predicted.gamma == theory.optimal_gamma(0.8, 0.05, 32) > 2
+    best = theory.optimal_gamma(0.8, 0.05, 32)
+    assert small.predicted.gamma == best > 2
+    (found,) = recommend(*two_drafts(gammas=(1, best)), seed=0)
+    assert not found.drafts[0].beyond_measured
 
 
 def test_arms_whose_gamma_was_not_fixed_are_never_chosen():

@@ -215,6 +215,7 @@ def test_only_like_is_compared_with_the_published_values():
     names = ("google-t5/t5-small", "google/t5-v1_1-base@main", "my/bert-small", "./t5-large")
     plans = [Plan(group("wmt-ende", target="google-t5/t5-3b"), name) for name in names]
     plans += [Plan(group("pocket-ende", target="pocket/target"), "pocket/small")]
+    plans += [Plan(group("wmt-ende", target="pocket/target"), "t5-small")]
     cells = [cell for plan in plans for cell in plan.cells()]
     rows = comparison_rows(summarize(list(dict.fromkeys(cells)), [], seed=0))
     found = {row["draft"]: (row["alpha_published"], row["comparison"]) for row in rows}
@@ -222,7 +223,7 @@ def test_only_like_is_compared_with_the_published_values():
     assert "target (google-t5/t5-3b, not T5-XXL v1.1)" in found["google-t5/t5-small"][1]
     assert found["google/t5-v1_1-base@main"][0] == 0.80
     assert found["./t5-large"][0] == 0.82
-    for draft in ("my/bert-small", "pocket/small"):
+    for draft in ("my/bert-small", "pocket/small", "t5-small"):
         assert found[draft][0] is None
         assert found[draft][1].startswith("cannot be compared")
 
