@@ -73,6 +73,7 @@ def export(model: PocketT5, tokenizer: Path, folder: Path) -> None:
         decoder_start_token_id=0, pad_token_id=0, eos_token_id=1
     )
     out.half().save_pretrained(folder)
+    (folder / "model.safetensors").chmod(0o644)  # safetensors writes it for its owner only
     for path in tokenizer.glob("*.json"):
         text = json.loads(path.read_text(encoding="utf-8"))
         (folder / path.name).write_text(
