@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from specbench.measure.repeats import Paired, paired
-from specbench.measure.resampling import Resampler
 from specbench.measure.steps import StepCosts
 from specbench.measure.tally import Prompt, Tally, tally
 from specbench.measure.validation import InvalidRecord, name_of
@@ -24,6 +23,7 @@ from specbench.records import (
     StepTimes,
     TokenDifference,
 )
+from specbench.statistics import Resampler
 
 
 @dataclass(frozen=True)

@@ -37,11 +37,10 @@ import numpy as np
 from specbench import theory
 from specbench.measure.collection import Collected, Shared, baseline_of, collect, shared_prompts
 from specbench.measure.metrics import speedup, speedup_replicates
-from specbench.measure.resampling import estimate, ratio
 from specbench.measure.steps import NotMeasured
-from specbench.measure.summary import Estimate
 from specbench.measure.tally import Tally
 from specbench.records import Cell, Record
+from specbench.statistics import Estimate, estimate, ratio
 
 VERIFICATION = "verification"
 ENCODER = "encoder and prefill"

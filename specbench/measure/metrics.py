@@ -2,7 +2,7 @@
 
 Owns how totals become ratios. Ratios are of totals over the prompts that ended well in both
 arms, so long outputs weigh as much as they cost; their intervals come from one paired bootstrap
-over prompts (`resampling`). Knows nothing of where records lie or how a summary is shown.
+over prompts (`statistics`). Knows nothing of where records lie or how a summary is shown.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from specbench.measure.collection import (
     shared_prompts,
 )
 from specbench.measure.flags import flags_of, num_short
-from specbench.measure.repeats import over_sessions, with_sessions
-from specbench.measure.resampling import Resampler, estimate, rate, ratio
+from specbench.measure.repeats import over_sessions
 from specbench.measure.steps import NotMeasured
-from specbench.measure.summary import SHORT_OUTPUT_TOKENS, CellSummary, Estimate
+from specbench.measure.summary import SHORT_OUTPUT_TOKENS, CellSummary
 from specbench.measure.tally import Tally
 from specbench.records import Cell, Record
+from specbench.statistics import Estimate, Resampler, estimate, rate, ratio, with_sessions
 
 
 def summarize(cells: Sequence[Cell], records: Iterable[Record], seed: int) -> list[CellSummary]:
@@ -153,7 +153,8 @@ def speedup(
     """
     seconds = (both.decode if decode_only else both.total).of(only)
     replicates = speedup_replicates(resampler, both, decode_only, only)
-    return with_sessions(estimate(replicates, seconds.first_s.shape[1]), seconds)
+    found = estimate(replicates, seconds.first_s.shape[1])
+    return with_sessions(found, seconds.first_s, seconds.second_s)
 
 
 def speedup_replicates(
@@ -176,7 +177,8 @@ def _geometric_mean(resampler: Resampler, both: Shared) -> Estimate | None:
     first_s, second_s = over_sessions(both.total.first_s), over_sessions(both.total.second_s)
     logs = np.log(ratio(second_s * both.first_tokens, first_s * both.second_tokens))
     sums = resampler.totals(logs, np.ones(len(logs)))
-    return with_sessions(estimate(np.exp(ratio(*sums)), len(logs)), both.total)
+    found = estimate(np.exp(ratio(*sums)), len(logs))
+    return with_sessions(found, both.total.first_s, both.total.second_s)
 
 
 def alpha_overlap(collected: Collected, cell: Cell) -> Estimate | None:

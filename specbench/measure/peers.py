@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 
 from specbench.measure.collection import Collected, shared_prompts
 from specbench.measure.metrics import speedup
-from specbench.measure.summary import CellSummary, Estimate
+from specbench.measure.summary import CellSummary
 from specbench.records import OWN_ENGINE, Cell, TokenDifference
+from specbench.statistics import Estimate
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from specbench import theory
 from specbench.measure.collection import Collected, collect, shared_prompts
 from specbench.measure.metrics import speedup, summarize_collected
-from specbench.measure.summary import CellSummary, Estimate
+from specbench.measure.summary import CellSummary
 from specbench.records import Cell, Group, Record
+from specbench.statistics import Estimate
 
 MAX_GAMMA = 32
 

@@ -1,4 +1,4 @@
-"""Repeats and sessions: which timings of two arms are compared, and what sessions add.
+"""Repeats and sessions: which timings of two arms are compared.
 
 Owns how repeated timings of identical work become one number per prompt: the median over the
 repeats of a session, which a single stall cannot move, then the mean over sessions. Two arms are
@@ -6,21 +6,18 @@ compared on the repeats that both have, taken within a moment of each other, so 
 that is slower an hour later does not look like a slower arm.
 
 A session is one process. Addresses, page colours and clocks are drawn anew in each, once for all
-its prompts; no resampling of prompts within one session can see that. All sessions decode the
-same prompts, so what prompts do to a ratio is common to them and must not count twice.
+its prompts; no resampling of prompts within one session can see that, so intervals have a term
+for it (`statistics.with_sessions`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp, log, sqrt
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import stdtrit
 
-from specbench.measure.summary import Estimate
 from specbench.records import Generation
 
 Slot = tuple[int, int]
@@ -120,46 +117,6 @@ def repeat_error(seconds: np.ndarray, sessions: np.ndarray) -> np.ndarray:
     variance = over_sessions(np.array(variances).reshape(len(variances), len(seconds)))
     counts = np.maximum(np.isfinite(seconds).sum(axis=1), 1)
     return np.sqrt(variance / counts) / over_sessions(by_session(seconds, sessions))
-
-
-def with_sessions(found: Estimate | None, pairs: Paired) -> Estimate | None:
-    """The interval of a ratio of totals with what sessions add to it.
-
-    With half width h on the log scale and S sessions it becomes sqrt(h^2 + t^2 b), t Student's
-    quantile at S - 1 degrees of freedom and b the variance of the mean of the sessions' log
-    ratios beyond what noise within them explains. Coverage of 95 % intervals over 20 prompts
-    that differ by 15 %, with noise of 5 % per timing, in 1500 simulations each of 2, 3, 4
-    sessions: 95, 96, 94 % where sessions do not differ, 96, 96, 96 % where their ratios have a
-    standard deviation of 5 %; without the term 83, 88, 88 %. Two sessions that disagree give a
-    very wide interval: one difference is all that is known of how sessions differ.
-    """
-    if found is None or found.low is None or found.high is None or found.low <= 0.0:
-        return found
-    reach = _session_reach(pairs)
-    if reach == 0.0:
-        return found
-    below = sqrt(log(found.value / found.low) ** 2 + reach**2)
-    above = sqrt(log(found.high / found.value) ** 2 + reach**2)
-    return Estimate(found.value, found.value * exp(-below), found.value * exp(above))
-
-
-def _session_reach(pairs: Paired) -> float:
-    """Half width t sqrt(b) of what sessions add, on the log scale, from a two-way layout.
-
-    Prompts that some session has not timed are left out. What is left of a prompt's pull on the
-    ratio once its mean over sessions is taken away is noise.
-    """
-    complete = np.isfinite(pairs.first_s).all(axis=0)
-    first, second = pairs.first_s[:, complete], pairs.second_s[:, complete]
-    num_sessions, num_prompts = first.shape
-    if num_sessions < 2 or num_prompts < 2:
-        return 0.0
-    ratios = np.log(first.sum(axis=1) / second.sum(axis=1))
-    pulls = first / first.mean(axis=1, keepdims=True) - second / second.mean(axis=1, keepdims=True)
-    rest = pulls - pulls.mean(axis=0)
-    noise = float((rest**2).sum()) / ((num_prompts - 1) * (num_sessions - 1)) / num_prompts
-    between = max(float(ratios.var(ddof=1)) - noise, 0.0) / num_sessions
-    return float(stdtrit(num_sessions - 1, 0.975)) * sqrt(between)
 
 
 def _medians(table: np.ndarray) -> np.ndarray:

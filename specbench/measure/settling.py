@@ -13,10 +13,10 @@ from specbench.measure.collection import Collected, shared_prompts
 from specbench.measure.flags import repeats_scatter
 from specbench.measure.metrics import summarize_collected
 from specbench.measure.repeats import over_sessions
-from specbench.measure.resampling import NORMAL_QUANTILE
-from specbench.measure.summary import CellSummary, Estimate
+from specbench.measure.summary import CellSummary
 from specbench.measure.tally import Tally
 from specbench.records import Cell
+from specbench.statistics import NORMAL_QUANTILE, Estimate
 
 # Noise below this share of the half width is not what makes an interval wide.
 NOISE_SHARE = 0.3

@@ -9,21 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from specbench.records import Cell
+from specbench.statistics import Estimate
 
 SHORT_OUTPUT_TOKENS = 8
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A measured value with its 95 % interval; low and high are None where none can be had."""
-
-    value: float
-    low: float | None = None
-    high: float | None = None
-
-    def excludes(self, value: float) -> bool:
-        """Whether the interval is known and does not contain `value`."""
-        return self.low is not None and self.high is not None and not self.low <= value <= self.high
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from specbench.measure.recommendation import best_of, is_candidate
-from specbench.measure.summary import CellSummary, Estimate
+from specbench.measure.summary import CellSummary
 from specbench.records import Group
 from specbench.report.layout import TEMPERATURE, Column, Layout, interval, interval_of, value, word
 from specbench.report.rows import Row, estimate_of, flag_text, group_of, own_drafted
+from specbench.statistics import Estimate
 
 FASTER = "faster"
 NOT_SHOWN = "not shown to be faster"

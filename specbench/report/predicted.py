@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from specbench.measure.decomposition import Decomposition
-from specbench.measure.summary import CellSummary, Estimate
+from specbench.measure.summary import CellSummary
 from specbench.report.layout import DISAGREES, TEMPERATURE, Layout, interval, marked, value, word
 from specbench.report.rows import Row, estimate_of, flag_text, group_of, own_drafted
+from specbench.statistics import Estimate
 
 
 def table4_rows(

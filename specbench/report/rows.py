@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from specbench.measure.summary import CellSummary, Estimate
+from specbench.measure.summary import CellSummary
 from specbench.records import Cell, Group
+from specbench.statistics import Estimate
 
 Value = str | int | float | bool | None
 Row = dict[str, Value]

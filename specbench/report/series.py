@@ -10,9 +10,10 @@ from collections.abc import Iterable, Sequence
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from specbench.measure.summary import CellSummary, Estimate
+from specbench.measure.summary import CellSummary
 from specbench.records import Group
 from specbench.report import style
+from specbench.statistics import Estimate
 
 
 def groups_of(summaries: Iterable[CellSummary]) -> list[Group]:

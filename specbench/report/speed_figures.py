@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from specbench.measure.decomposition import Decomposition
-from specbench.measure.summary import CellSummary, Estimate
+from specbench.measure.summary import CellSummary
 from specbench.records import Cell, Group
 from specbench.report import style
 from specbench.report.series import (
@@ -21,6 +21,7 @@ from specbench.report.series import (
     interval_points,
     short,
 )
+from specbench.statistics import Estimate
 
 _FORMULA: dict[str, Any] = {
     "label": "predicted, Thm 3.8",

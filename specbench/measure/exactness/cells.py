@@ -1,26 +1,21 @@
-"""Outcomes to cells, counts to a chi-square, and what that chi-square could have seen.
+"""Outcomes to the cells of a chi-square test, and how many fall into each.
 
-Owns the statistics of the gate, on arrays. Knows nothing of models.
+Owns which outcomes are counted together, on arrays. Knows nothing of models; the test itself is
+`statistics`.
 
 An outcome is the first one or two tokens behind a prefix. The likely tokens have cells of their
 own; the rest share two, one where the draft's probability is the larger and one where it is not:
 a wrong rule moves mass from the one to the other, and many small cells would hide that.
-
-Power. Of all laws at total variation d (over the cells) from the target's, Pearson's statistic
-has its smallest noncentrality, 4 n d^2, where every cell is off by the same fraction (by
-Cauchy-Schwarz). What that law would be caught at, every law would be.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -85,41 +80,6 @@ def build_cells(first: TokenLaw, second: Mapping[int, TokenLaw], num_draws: int)
     final, probs = _merged(np.concatenate(masses), num_draws)
     labels = [np.where(part == IMPOSSIBLE, part, final[part]) for part in raw]
     return Cells(labels[0], dict(zip(second, labels[1:], strict=True)), probs)
-
-
-def pearson(counts: Labels, probs: Floats) -> float:
-    """Pearson's statistic of counts (n,) under probabilities (n,), all positive."""
-    expected = counts.sum() * probs
-    return float(((counts - expected) ** 2 / expected).sum())
-
-
-def p_value(statistic: float, freedom: int, rounding: float) -> float:
-    """The probability of a statistic at least as large if only rounding separates the laws.
-
-    freedom: cells less one, summed over prefixes; 0 gives 1. rounding: the noncentrality that
-    rounding explains, n sum_i (d_i^2 / p_i).
-    """
-    if statistic == inf or freedom == 0:
-        return 1.0 if statistic < inf else 0.0
-    if rounding == 0.0:
-        return float(special.chdtrc(freedom, statistic))
-    return max(0.0, 1.0 - float(special.chndtr(statistic, freedom, rounding)))
-
-
-def detectable_variation(
-    num_draws: int, freedom: int, rounding: float, false_alarm: float, power: float
-) -> float:
-    """The total variation from which on any law is caught with probability `power`.
-
-    Noncentral chi-square: the noncentrality 4 n d^2 (see the module) that exceeds the critical
-    value with that probability. Over several prefixes d is the root mean square of theirs and
-    num_draws their total. At most 1, which is no promise at all.
-    """
-    if freedom == 0:
-        return 1.0
-    critical = special.chndtrix(1.0 - false_alarm, freedom, rounding)
-    noncentrality = special.chndtrinc(critical, freedom, 1.0 - power)
-    return min(1.0, sqrt(float(noncentrality) / (4.0 * num_draws)))
 
 
 def _own_or_side(masses: Floats, law: TokenLaw, num_draws: int) -> Labels:

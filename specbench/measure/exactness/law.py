@@ -5,7 +5,7 @@ equal law give different texts. At each prefix the law of the next tokens is com
 target alone, from a fresh state; draws come from the decoder itself, and the tokens judged are
 those that went through accept and reject.
 
-The statistics of all prefixes are summed (`cells`): one test, one stated rate of false alarms,
+The statistics of all prefixes are summed: one test, one stated rate of false alarms,
 and a stated total variation that it would have caught.
 """
 
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from math import inf
 
 from specbench.decoding import AcceptRule
-from specbench.measure.exactness.cells import Cells, detectable_variation, p_value, pearson
+from specbench.measure.exactness.cells import Cells
 from specbench.measure.exactness.draws import GAMMAS, Draws
 from specbench.measure.exactness.laws import reference
 from specbench.measure.exactness.prefixes import choose_prefixes
@@ -26,6 +26,7 @@ from specbench.models.protocol import LanguageModel
 from specbench.prompts import EncodedPrompt
 from specbench.records import Sampling
 from specbench.sampling import accept
+from specbench.statistics import detectable_variation, p_value, pearson
 
 POWER = 0.99
 
