@@ -286,3 +286,14 @@ def test_the_bias_strip_is_causal():
         [3, 2, 1, 0, hidden],
         [4, 3, 2, 1, 0],
     ]
+
+
+def test_equal_prompts_are_rows_of_their_own(model):
+    model = lean(model)
+    prompts = [[5, 6, 7, 1], [8, 9, 1], [5, 6, 7, 1]]
+    state = model.start(prompts, capacity=4)
+    logits = model.extend(state, state.first_tokens[:, None])
+    for row, prompt in enumerate(prompts):
+        alone = model.start([prompt], capacity=4)
+        expected = model.extend(alone, alone.first_tokens[:, None])
+        torch.testing.assert_close(logits[row : row + 1], expected, rtol=1e-5, atol=1e-6)

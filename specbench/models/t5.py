@@ -65,9 +65,7 @@ class LeanT5:
         """
         check_start(prompts, capacity)
         w, batch = self.weights, len(prompts)
-        ids, padding = self._padded(prompts)
-        self.num_encoder_calls += 1
-        keys, values = encode(w, ids, padding)
+        keys, values, padding = self._encoded(prompts)
         shape = (len(w.decoder.layers), capacity, batch * w.num_heads, 3, w.d_kv)
         # zeros, not empty: what is hidden still meets a weight of 0, and 0 * nan is nan
         cache = torch.zeros(shape, dtype=w.dtype, device=self.device)
@@ -90,6 +88,26 @@ class LeanT5:
         """Forget the tokens of row b beyond lengths[b]; see `LanguageModel.rollback`."""
         check_rollback(state, lengths)
         state.lengths = list(lengths)
+
+    def _encoded(self, prompts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Cross-attention keys, values and padding of each row; equal prompts are encoded once."""
+        place = {prompt: index for index, prompt in enumerate(dict.fromkeys(map(tuple, prompts)))}
+        ids, padding = self._padded(list(place))
+        self.num_encoder_calls += 1
+        encoded = [*encode(self.weights, ids, padding), padding]
+        if len(place) < len(prompts):
+            rows = torch.tensor([place[tuple(prompt)] for prompt in prompts], device=self.device)
+            encoded = [
+                part if part is None else self._taken(part, rows, dim)
+                for part, dim in zip(encoded, (1, 1, 0), strict=True)
+            ]
+        keys, values, padding = encoded
+        return keys, values, padding
+
+    def _taken(self, part: Tensor, rows: Tensor, dim: int) -> Tensor:
+        """The rows of a tensor whose dimension `dim` is (B * H)."""
+        split = part.unflatten(dim, (-1, self.weights.num_heads))
+        return split.index_select(dim, rows).flatten(dim, dim + 1)
 
     def _padded(self, prompts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor | None]:
         """Ids (S, B) padded at the end, and the bias (B * H, 1, S) that hides the padding."""
