@@ -41,7 +41,7 @@ class Effort:
 
 
 FULL = Effort(num_prompts=20, num_prefixes=8, num_draws=500, gammas=(2, 5), max_new_tokens=128)
-SHORT = Effort(num_prompts=4, num_prefixes=4, num_draws=64, gammas=(4,), max_new_tokens=32)
+SHORT = Effort(num_prompts=4, num_prefixes=4, num_draws=128, gammas=(4,), max_new_tokens=32)
 
 
 @dataclass(frozen=True)
