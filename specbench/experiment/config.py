@@ -47,7 +47,7 @@ class Config:
     top_k: int = 0
     top_p: float = 1.0
     batch: tuple[int, ...] = (1,)
-    limit: int = 20
+    limit: int = 6
     max_new_tokens: int = 128
     min_new_tokens: int = 0
     max_prompt_tokens: int | None = None

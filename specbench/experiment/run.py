@@ -21,6 +21,7 @@ from specbench.records import (
     OWN_ENGINE,
     Cell,
     Generation,
+    Limits,
     OverlapTrace,
     Record,
     StepTimes,
@@ -28,6 +29,7 @@ from specbench.records import (
 
 Progress = Callable[[int, int, str], None]
 Batch = Sequence[EncodedPrompt]
+WARM_UP_TOKENS = 16
 
 
 class Sweep:
@@ -109,7 +111,10 @@ class Sweep:
         return [items[start : start + size] for start in range(0, len(items) - size + 1, size)]
 
     def _warm_up(self, cells: list[Cell], batches: list[Batch]) -> None:
-        """Run each arm on the batch of the longest prompt, the same code path, once a process."""
+        """Run each arm on the batch of the longest prompt, the same code path, once a process.
+
+        A few rounds of full width are enough: what is cold is cold in the first ones.
+        """
         longest = max(batches, key=lambda items: max(len(item.token_ids) for item in items))
         for cell in cells:
             if cell.key in self._warm:
@@ -117,7 +122,7 @@ class Sweep:
             self._warm.add(cell.key)
             for turn in range(self._config.warmup):
                 self._say(cell, "warm-up")
-                self._measure(cell, longest, -1 - turn)
+                self._measure(cell, longest, -1 - turn, _warm_limits(cell))
 
     def _generate_all(self, cells: list[Cell], batches: list[Batch]) -> None:
         for turn, items in enumerate(batches):
@@ -130,9 +135,9 @@ class Sweep:
                         self._measure(cell, items, repeat)
                     self._count += 1
 
-    def _measure(self, cell: Cell, items: Batch, repeat: int) -> None:
-        generation = replace(self._bench.generate(cell, items, repeat), session=self._session)
-        self._keep(generation)
+    def _measure(self, cell: Cell, items: Batch, repeat: int, limits: Limits | None = None) -> None:
+        generation = self._bench.generate(cell, items, repeat, limits)
+        self._keep(replace(generation, session=self._session))
         if generation.status == FAILED:
             # The rest of the cell would fail for the same reason; the other cells go on.
             self._failed.add(cell.key)
@@ -221,6 +226,11 @@ def _steps(cells: list[Cell]) -> list[Step]:
         *(Step(target, "target", width) for width in widths),
         *(Step(draft, "draft", 1) for draft in drafts),
     ]
+
+
+def _warm_limits(cell: Cell) -> Limits:
+    tokens = max(WARM_UP_TOKENS, 3 * (cell.arm.gamma + 1))
+    return Limits(min(tokens, cell.group.limits.max_new_tokens))
 
 
 def _length(item: EncodedPrompt) -> int:

@@ -35,6 +35,7 @@ from specbench.records import (
     OK,
     Cell,
     Generation,
+    Limits,
     OverlapTrace,
     StepTimes,
     TokenDifference,
@@ -73,16 +74,22 @@ class Bench:
     clock: Clock = field(default=time.perf_counter)
     peers: Mapping[str, TransformersModel] = field(default_factory=dict)
 
-    def generate(self, cell: Cell, items: Sequence[EncodedPrompt], repeat: int) -> Generation:
+    def generate(
+        self,
+        cell: Cell,
+        items: Sequence[EncodedPrompt],
+        repeat: int,
+        limits: Limits | None = None,
+    ) -> Generation:
         """One timed call of the cell's decoder on one batch.
 
-        A model that cannot be followed gives a failed record that says why, never a token.
+        limits: others than the group's, for a warm-up that need not go to the end. A model that cannot be followed gives a failed record that says why, never a token.
         """
         ids = tuple(item.id for item in items)
         engine = self._by_peer if cell.arm.is_peer else self._by_ourselves
         disturbance = Disturbance()
         try:
-            decoded, times = engine(cell, items)
+            decoded, times = engine(cell, items, limits or cell.group.limits)
         except (DecodingError, PeerError, torch.OutOfMemoryError) as error:
             return Generation(cell.key, ids, repeat, FAILED, error=_one_line(error))
         load_average, steal_fraction = disturbance.read()
@@ -103,28 +110,31 @@ class Bench:
             steal_fraction=steal_fraction,
         )
 
-    def _by_ourselves(self, cell: Cell, items: Sequence[EncodedPrompt]) -> tuple[Decoded, Times]:
+    def _by_ourselves(
+        self, cell: Cell, items: Sequence[EncodedPrompt], limits: Limits
+    ) -> tuple[Decoded, Times]:
         group, arm = cell.group, cell.arm
         ids, prompts = [item.id for item in items], [item.token_ids for item in items]
-        uniform = uniforms(group.seed, cell.key, ids, group.limits.max_new_tokens, arm.gamma)
+        uniform = uniforms(group.seed, cell.key, ids, limits.max_new_tokens, arm.gamma)
         target = self.models[group.target]
         draft = None if arm.draft is None else self.models[arm.draft]
         with torch.inference_mode():
             self.stopwatch.start()
             decoded = decode(
-                target, draft, arm.gamma, prompts, group.sampling, group.limits, uniform,
-                self.stopwatch,
-            )  # fmt: skip
+                target, draft, arm.gamma, prompts, group.sampling, limits, uniform, self.stopwatch
+            )
             return decoded, self.stopwatch.stop()
 
-    def _by_peer(self, cell: Cell, items: Sequence[EncodedPrompt]) -> tuple[Decoded, Times]:
+    def _by_peer(
+        self, cell: Cell, items: Sequence[EncodedPrompt], limits: Limits
+    ) -> tuple[Decoded, Times]:
         group, arm = cell.group, cell.arm
         task = Task(
             target=self.peers[group.target],
             draft=None if arm.draft is None else self.peers[arm.draft],
             gamma=arm.gamma,
             sampling=group.sampling,
-            limits=group.limits,
+            limits=limits,
             seed=torch_seed(group.seed, cell.key, [item.id for item in items]),
         )
         return decode_by_peer(task, [item.token_ids for item in items], self.stopwatch)

@@ -1,0 +1,238 @@
+"""The door: what each command prints, how it exits, and what a wrong input is told."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from specbench.cli import main
+
+TINY = [
+    "--gamma", "1,3", "--draft", "pocket/small", "--draft", "pocket/large", "--task", "pocket-ende",
+    "--temperature", "0,1", "--limit", "3", "--max-new-tokens", "12", "--turns", "2",
+]  # fmt: skip
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """Run a command in this process; returns (exit code, stdout, stderr)."""
+
+    def run(*args: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["specbench", *args])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capsys.readouterr()
+        return int(ended.value.code or 0), out, err
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One real sweep of the embedded models on a tiny grid, as a user would start it."""
+    folder = tmp_path_factory.mktemp("sweep") / "run"
+    command = [sys.executable, "-m", "specbench", "sweep", *TINY, "--out", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    return folder
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = (
+        "import sys, specbench.cli; "
+        "print([m for m in ('torch', 'transformers', 'pandas', 'matplotlib', 'datasets', 'scipy') "
+        "if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["sweep", "compare-theory", "recommend", "tables", "plot", "theory", "doctor"],
+)
+def test_every_command_explains_itself(call, command: str) -> None:
+    assert command in call("--help")[1]
+    code, out, _ = call(command, "--help")
+    assert code == 0
+    assert "--json" in out
+
+
+def test_exit_codes_are_in_the_help(call) -> None:
+    assert "Exit codes: 0 done; 2 wrong usage; 3 refused" in " ".join(call("--help")[1].split())
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "named"),
+    [
+        (["sweep", "--gamma", "x"], 2, "--gamma 'x'"),
+        (["sweep", "--gamma", "3..1"], 2, "--gamma '3..1'"),
+        (["sweep", "--temperature", "-0.1"], 2, "--temperature -0.1"),
+        (["sweep", "--temperature", "nan"], 2, "--temperature nan"),
+        (["sweep", "--top-p", "0"], 2, "--top-p 0"),
+        (["sweep", "--limit", "many"], 2, "--limit"),
+        (["sweep", "--no-such-option"], 2, "--no-such-option"),
+        (["swoop"], 2, "swoop"),
+        (["sweep", "--config", "none.toml"], 2, "--config none.toml"),
+        (["sweep", "--target", "pocket/nobody"], 3, "pocket/nobody"),
+        (["sweep", "--draft", "pocket/nobody"], 3, "pocket/small"),
+        (["sweep", "--task", "nonsense"], 3, "--task nonsense"),
+        (["sweep", "--task", "file:none.jsonl"], 3, "none.jsonl"),
+        (["sweep", "--device", "abacus"], 3, "abacus"),
+        (["sweep", "--dtype", "float12"], 3, "float12"),
+        (["sweep", "--batch", "9", "--limit", "4"], 3, "--batch 9"),
+        (["compare-theory", "nowhere"], 2, "nowhere"),
+        (["tables"], 2, "RUN"),
+        (["recommend", "--what-if", "d=3", "nowhere"], 2, "nowhere"),
+    ],
+)
+def test_a_wrong_input_is_one_line(call, monkeypatch, tmp_path, args, code, named) -> None:
+    monkeypatch.chdir(tmp_path)
+    exit_code, out, err = call(*args)
+    assert exit_code == code
+    assert named in err
+    assert len(err.strip().splitlines()) == 1
+    assert out == ""
+
+
+def test_dry_run_plans_and_measures_nothing(call, monkeypatch, tmp_path) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = call("sweep", "--gamma", "1..8", "--dry-run")
+    assert code == 0
+    for part in (
+        "pocket/target",
+        "pocket/small-distilled",
+        "pocket-ende",
+        "136 in 4 groups",
+        "minutes",
+    ):
+        assert part in out
+    code, out, _ = call("sweep", "--dry-run", "--json", "--gamma", "1,2")
+    plan = json.loads(out)
+    assert plan["num_cells"] == 4 * (2 + 4 * 2)
+    assert plan["estimated_minutes"] > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_sweep_leaves_raw_lines_tables_and_figures(run_folder: Path) -> None:
+    info = json.loads((run_folder / "run.json").read_text())
+    assert info["host"]["cpu"]
+    assert info["prompts"]["pocket-ende"]["prefix"] == "translate English to German: "
+    for name in ("table2", "table4", "grid"):
+        assert (run_folder / "tables" / f"{name}.csv").stat().st_size
+        assert (run_folder / "tables" / f"{name}.md").stat().st_size
+    assert list((run_folder / "figures").glob("*.png"))
+    grid = rows(run_folder / "tables" / "grid.csv")
+    assert len(grid) == len(info["cells"]) == 2 * (2 + 2 * 2)
+
+
+def test_a_real_run_keeps_its_promises(run_folder: Path) -> None:
+    lines = [json.loads(line) for line in (run_folder / "raw.jsonl").read_text().splitlines()]
+    generations = [one for one in lines if one["kind"] == "generation" and one["repeat"] >= 0]
+    by_cell: dict[str, dict[str, list]] = {}
+    for one in generations:
+        assert one["status"] == "ok"
+        assert sum(r["num_committed"][0] for r in one["rounds"]) == len(one["tokens"][0]) <= 12
+        by_cell.setdefault(one["cell"], {})[one["prompt_ids"][0]] = one["tokens"][0]
+    greedy = [outputs for cell, outputs in by_cell.items() if "T=0 " in cell]
+    # At T = 0 every arm commits the baseline's own ids.
+    assert len(greedy) == 6
+    assert all(outputs == greedy[0] for outputs in greedy)
+
+
+def test_tables_come_again_from_the_raw_lines(call, run_folder: Path) -> None:
+    path = run_folder / "tables" / "grid.csv"
+    before = path.read_bytes()
+    path.unlink()
+    code, _, _ = call("tables", str(run_folder))
+    assert code == 0
+    assert path.read_bytes() == before
+
+
+def test_figures_come_again(call, run_folder: Path) -> None:
+    code, out, _ = call("plot", str(run_folder), "--json")
+    assert code == 0
+    files = json.loads(out)["files"]
+    assert files
+    assert all(Path(file).read_bytes()[:4] == b"\x89PNG" for file in files if file.endswith("png"))
+
+
+def test_compare_theory_prints_and_speaks_json(call, run_folder: Path) -> None:
+    code, out, _ = call("compare-theory", str(run_folder))
+    assert code == 0
+    assert "pocket/small" in out
+    code, out, _ = call("compare-theory", str(run_folder), "--json")
+    table = json.loads(out)["table4"]
+    assert len(table) == 2 * 2 * 2
+    assert call("compare-theory", str(run_folder), "--quiet")[1:] == ("", "")
+
+
+def test_recommend_and_what_if(call, run_folder: Path) -> None:
+    code, out, _ = call("recommend", str(run_folder), "--what-if", "c=0.02", "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert len(found["recommendations"]) == 2
+    assert found["what_if"]
+    code, _, err = call("recommend", str(run_folder), "--what-if", "alpha=2")
+    assert (code, "alpha=2" in err) == (2, True)
+
+
+def test_a_finished_run_is_not_overwritten_and_resumes_at_once(call, run_folder: Path) -> None:
+    before = (run_folder / "raw.jsonl").read_bytes()
+    code, _, err = call("sweep", *TINY, "--out", str(run_folder))
+    assert code == 2
+    assert "--resume" in err
+    code, _, _ = call("sweep", *TINY, "--out", str(run_folder), "--resume")
+    assert code == 0
+    assert (run_folder / "raw.jsonl").read_bytes() == before
+    code, _, err = call("sweep", *TINY, "--seed", "1", "--out", str(run_folder), "--resume")
+    assert code == 3
+    assert "config.seed was 0" in err
+
+
+def test_prompts_from_a_file(call, tmp_path: Path) -> None:
+    path = tmp_path / "mine.jsonl"
+    texts = ["The house is wonderful.", "This package contains the documentation.", "A library."]
+    path.write_text("".join(json.dumps({"source": text}) + "\n" for text in texts))
+    code, out, err = call(
+        "sweep", "--task", f"file:{path}#translation", "--gamma", "2", "--draft", "pocket/small",
+        "--temperature", "0", "--max-new-tokens", "8", "--turns", "1", "--json",
+        "--out", str(tmp_path / "run"),
+    )  # fmt: skip
+    assert code == 0, err
+    assert json.loads(out)["num_failed_cells"] == 0
+
+
+def test_theory_draws_and_prints_table_1(call, tmp_path: Path) -> None:
+    code, out, _ = call("theory", "--out", str(tmp_path), "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert len(found["table1"]) == 6
+    assert len(list(tmp_path.glob("*.png"))) == 3
+
+
+def test_doctor_looks_at_the_machine(call) -> None:
+    code, out, _ = call("doctor", "--json")
+    checks = {check["name"]: check["status"] for check in json.loads(out)}
+    assert checks
+    assert code == (3 if "fail" in checks.values() else 0)
+
+
+def test_no_color_is_respected(run_folder: Path) -> None:
+    import os
+
+    environ = {**os.environ, "NO_COLOR": "1", "FORCE_COLOR": "1", "TERM": "xterm"}
+    command = [sys.executable, "-m", "specbench", "compare-theory", str(run_folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environ)
+    assert "\x1b[3" not in done.stdout
