@@ -83,7 +83,8 @@ class Bench:
     ) -> Generation:
         """One timed call of the cell's decoder on one batch.
 
-        limits: others than the group's, for a warm-up that need not go to the end. A model that cannot be followed gives a failed record that says why, never a token.
+        limits: others than the group's, for a warm-up that need not go to the end. A model that
+        cannot be followed gives a failed record that says why, never a token.
         """
         ids = tuple(item.id for item in items)
         engine = self._by_peer if cell.arm.is_peer else self._by_ourselves
