@@ -332,8 +332,8 @@ def test_assisted_generation_of_a_batch_says_why(pair: Pair, tmp_path: Path) -> 
 
 
 def test_a_difference_is_kept_with_its_gap(pair: Pair, tmp_path: Path, monkeypatch) -> None:
-    def changed(self, cell, items):
-        decoded, times = original(self, cell, items)
+    def changed(self, cell, items, limits):
+        decoded, times = original(self, cell, items, limits)
         if not cell.arm.draft:
             decoded.tokens[0][1] = 3
         return decoded, times

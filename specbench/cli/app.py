@@ -52,7 +52,8 @@ def _common(
 def main() -> None:
     """Run the command line and exit with its code; a user's mistake is one line, no traceback."""
     try:
-        code = app(standalone_mode=False) or 0
+        # Without a command the help is what is asked for, laid out and not as an error's one line.
+        code = app(args=sys.argv[1:] or ["--help"], standalone_mode=False) or 0
     except TyperException as error:
         code = _say(error.format_message(), error.exit_code)
     except UsageError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import datetime
 from pathlib import Path
 
@@ -19,8 +20,11 @@ def choose_folder(out: Path | None, resume: bool) -> Path:
     if out is None:
         return latest_run() if resume else RUNS / f"{datetime.now():%Y%m%d-%H%M%S}"  # noqa: DTZ005
     holds_run = (out / INFO).exists()
-    if out.exists() and not out.is_dir():
-        raise UsageError(f"--out {out}: is a file; allowed is a folder")
+    standing = next(path for path in (out, *out.absolute().parents) if path.exists())
+    if not standing.is_dir():
+        raise UsageError(f"--out {out}: {standing} is a file; allowed is a folder")
+    if not os.access(standing, os.W_OK):
+        raise UsageError(f"--out {out}: {standing} cannot be written to")
     if holds_run and not resume:
         raise UsageError(
             f"--out {out}: holds a run already; allowed are another folder, or --resume to go on"

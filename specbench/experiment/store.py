@@ -78,8 +78,16 @@ class Store:
         return earlier.records
 
     def create(self, info: dict[str, Any], cells: list[Cell]) -> None:
-        """Begin a run: its configuration, host and grid are written before any measurement."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        """Begin a run: its configuration, host and grid are written before any measurement.
+
+        Raises UsageError where the folder cannot be made.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(
+                f"--out {self.folder}: cannot be made ({error.strerror}); allowed is a folder"
+            ) from None
         whole = {
             "schema_version": SCHEMA_VERSION,
             **info,

@@ -52,8 +52,8 @@ def probe(model: LanguageModel) -> None:
     logits = model.extend(state, state.first_tokens[:, None])
     if not bool(logits.isfinite().all()):
         raise ModelError(
-            f"model {model.name!r}: non-finite logits in its first step ({model.dtype}); "
-            "try --dtype float32"
+            f"model {model.name!r}: non-finite logits in its first step ({model.dtype}); its "
+            "weights are damaged, or need --dtype float32"
         )
 
 

@@ -123,7 +123,8 @@ def _from_hub(name: str, weights: bool) -> Source:
     except ConnectionError as error:
         if folder is None:
             raise ModelError(
-                f"model {name!r}: not in the local cache, and the hub cannot be reached ({error})"
+                f"model {name!r}: no such folder, not in the local cache, and the hub cannot be "
+                f"reached ({error})"
             ) from None
         return Source(name, folder, folder.name)
     return Source(name, _fetch(repository, commit, patterns), commit)

@@ -25,7 +25,7 @@ def facts(info: Info, summaries: Sequence[CellSummary]) -> dict[str, str]:
         "dtype": _listed(group.dtype for group in groups),
         "batch": _listed(group.batch for group in groups),
         "target": _listed(group.target for group in groups),
-        "output tokens": _listed(f"{low} to {high}" for low, high in sorted(lengths)),
+        "allowed output tokens": _listed(f"{low} to {high}" for low, high in sorted(lengths)),
         "prompts": "; ".join(_prompts(task, about) for task, about in _tasks(info)) or UNKNOWN,
         "repeats": str(config.get("repeats", UNKNOWN)),
         "sessions": _sessions(summaries),
@@ -65,7 +65,9 @@ def caption(info: Info, summaries: Sequence[CellSummary]) -> str:
     """One line for the foot of a figure."""
     known = facts(info, summaries)
     shown = f"{known['hardware']}; {known['dtype']}; batch {known['batch']}; target "
-    shown += f"{known['target']}; {known['output tokens']} output tokens; seed {known['seed']}; "
+    shown += (
+        f"{known['target']}; {known['allowed output tokens']} output tokens; seed {known['seed']}; "
+    )
     return shown + f"commit {known['commit']}"
 
 
