@@ -24,6 +24,7 @@ from specbench.decoding import (
 )
 from specbench.measure.disturbance import Disturbance
 from specbench.measure.exactness.greedy import examine
+from specbench.measure.exactness.reference import forced_logits
 from specbench.measure.peer_decoding import decode_by_peer
 from specbench.measure.timing import Clock, CudaStopwatch, Stopwatch, Times
 from specbench.models import TransformersModel
@@ -171,10 +172,8 @@ class Bench:
         self, name: str, cell: Cell, item: EncodedPrompt, tokens: Sequence[int]
     ) -> torch.Tensor:
         model = self.models[name]
-        state = model.start([item.token_ids], len(tokens))
-        given = torch.tensor([[int(state.first_tokens[0]), *tokens[:-1]]], device=model.device)
-        rules = Rules(cell.group.sampling, cell.group.limits, model.eos_token)
-        return law(model.extend(state, given), [0], rules)
+        logits = forced_logits(model, item.token_ids, [tokens[:-1]])
+        return law(logits, [0], Rules(cell.group.sampling, cell.group.limits, model.eos_token))
 
     def time_steps(
         self, cell: Cell, steps: Sequence[Step], item: EncodedPrompt, num_cached: int, turns: int
