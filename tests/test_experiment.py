@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -84,13 +85,15 @@ def test_overlaps_follow_the_baselines_tokens(tmp_path: Path) -> None:
     start(prepared(temperature=(1.0,)), tmp_path).run()
     run = Store(tmp_path).read()
     baseline = run.cells[0].key
-    lengths = {g.prompt_ids[0]: len(g.tokens[0]) for g in timed(run.records) if g.cell == baseline}
+    outputs = {g.prompt_ids[0]: g.tokens[0] for g in timed(run.records) if g.cell == baseline}
     traces = [r for r in run.records if isinstance(r, OverlapTrace)]
-    assert {t.prompt_id: len(t.overlaps) for t in traces} == lengths
-    tables = random_table(1), random_table(2)
-    first = [table[-1, -1].softmax(-1) for table in tables]
-    expected = float(torch.minimum(*first).sum())
-    assert all(t.overlaps[0] == pytest.approx(expected, abs=1e-6) for t in traces)
+    assert {t.prompt_id for t in traces} == set(outputs)
+    p, q = (random_table(seed).softmax(-1) for seed in (1, 2))
+    for trace in traces:
+        # The start token, index 5, stands for "nothing yet" as well.
+        seen = (5, 5, *outputs[trace.prompt_id])
+        expected = [float(torch.minimum(p[a, b], q[a, b]).sum()) for a, b in pairwise(seen[:-1])]
+        assert trace.overlaps == pytest.approx(expected, abs=1e-6)
 
 
 def test_step_times_cover_each_width_and_draft(tmp_path: Path) -> None:
