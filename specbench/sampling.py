@@ -3,12 +3,15 @@
 Owns four pure functions of distributions: drawing, overlap, residual, and the test of drafts,
 beside `standardize`, the only place that divides by a temperature or filters (Leviathan et al.
 2023, Sec. 2.2). The same float32 array that a draft was drawn from is the q of its test and of
-its residual, so the rule is exact whatever rounding made that array. Knows nothing of models,
-rounds or clocks.
+its residual, so the rule is exact whatever rounding made that array. At T = 0 distributions are
+one-hot and their ids say all there is: `largest` and `accept_largest` decide the same from ids,
+without making the arrays. Knows nothing of models, rounds or clocks.
 
 Letters: p is the target's distribution, q the draft's; V tokens in the vocabulary, B rows, G
 drafted positions, "..." any leading dimensions. These functions run inside the timed loop: a
-few tensor operations each, nothing waits for the device, and randomness is an argument.
+few tensor operations each, nothing waits for the device, and randomness is an argument. Between
+two model calls caches are cold, and an operation on 8,000 floats takes 10 to 50 microseconds
+where it takes 3 to 20 alone: what counts is how few there are.
 """
 
 from __future__ import annotations
@@ -49,7 +52,7 @@ def standardize(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
     descending order, whose cumulative probability reaches top_p, at least one token; where
     tokens tie at the edge of the set, the lowest ids are kept.
 
-    logits: (..., V). -inf forbids a token; where `is_finite` is false NaN comes out, never a
+    logits: (..., V). -inf forbids a token; where `is_law` is false NaN comes out, never a
     law that looks sound.
     Raises ValueError when there is no vocabulary dimension or it is empty.
     """
@@ -65,15 +68,22 @@ def standardize(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
     return torch.softmax(logits, dim=-1)
 
 
-def is_finite(logits: torch.Tensor) -> torch.Tensor:
-    """Whether the logits define a distribution, (...) bool: their maximum is a finite number.
+def is_law(probs: torch.Tensor) -> torch.Tensor:
+    """Whether the logits behind an answer of `standardize` defined a distribution, (...) bool.
 
-    NaN anywhere, +inf anywhere, or -inf everywhere gives False. logits: (..., V).
-    Raises ValueError when there is no vocabulary dimension or it is empty.
+    NaN anywhere, +inf anywhere, or -inf everywhere gives NaN there and False here.
+    probs: (..., V).
     """
-    if logits.ndim == 0 or logits.shape[-1] == 0:
-        raise ValueError(f"logits {tuple(logits.shape)}: allowed are shapes (..., V), V >= 1")
-    return logits.amax(dim=-1).isfinite()
+    return probs.sum(dim=-1) > 0.0
+
+
+def largest(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The law of T = 0 as an id: of the largest logit, (...) int64; where it is one, (...) bool.
+
+    The lowest id of exact ties, as `standardize`; true where `is_law` would be. logits: (..., V).
+    """
+    values, ids = logits.max(dim=-1)
+    return ids, values.abs() < torch.inf
 
 
 def draw(probs: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
@@ -81,7 +91,7 @@ def draw(probs: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
 
     Inverse transform in float64: the first id whose cumulative probability exceeds
     uniform * total, so that rows need not sum to exactly 1. A row that is NaN gives an id inside
-    the vocabulary that means nothing: ask `is_finite`.
+    the vocabulary that means nothing: ask `is_law`.
 
     probs: (..., V), each row with a positive sum. uniform: (...) float64 in [0, 1).
     Raises ValueError when the leading dimensions differ.
@@ -125,7 +135,7 @@ def residual(p: torch.Tensor, q: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
     excess = (p - q).clamp_(min=0.0)
     total = excess.sum(dim=-1, keepdim=True)
     fell_back = total == 0.0
-    return torch.where(fell_back, p, excess / total), fell_back.squeeze(-1)
+    return torch.where(fell_back, p, excess.div_(total)), fell_back.squeeze(-1)
 
 
 def accept(
@@ -162,9 +172,8 @@ def accept(
         )
     p = target_probs[:, :-1].gather(-1, drafts.unsqueeze(-1)).squeeze(-1)
     q = draft_probs.gather(-1, drafts.unsqueeze(-1)).squeeze(-1)
-    drafted = torch.arange(width, device=drafts.device) < num_drafted.unsqueeze(-1)
-    kept = (accept_uniforms * q < p) & drafted
-    num_accepted = kept.cumprod(dim=-1).sum(dim=-1)
+    drafted = _drafted(drafts, num_drafted)
+    num_accepted = _leading((accept_uniforms * q < p) & drafted)
     next_probs, fell_back = _behind_accepted(
         target_probs, draft_probs, num_accepted, num_accepted < num_drafted
     )
@@ -189,8 +198,42 @@ def _behind_accepted(
     p = target_probs.reshape(-1, vocab).index_select(0, row * (width + 1) + num_accepted)
     column = num_accepted.clamp(max=width - 1)
     q = draft_probs.reshape(-1, vocab).index_select(0, row * width + column)
-    # Nothing rejected is a draft that put no mass anywhere: the residual of q = 0 is p.
-    return residual(p, q.masked_fill_(~rejected.unsqueeze(-1), 0.0))
+    corrected, fell_back = residual(p, q)
+    # where: a tenth of masked_fill's time, and a padding draft's NaN stays out.
+    return torch.where(rejected.unsqueeze(-1), corrected, p), fell_back & rejected
+
+
+def accept_largest(
+    target_ids: torch.Tensor, drafts: torch.Tensor, num_drafted: torch.Tensor
+) -> Verdict:
+    """`accept` at T = 0: drafts are kept up to the first that is not the target's own token.
+
+    target_ids: (B, G + 1) int64, `largest` of the target. drafts: (B, G) int64, `largest` of
+    the draft. num_drafted: (B,) int64. One-hot laws leave nothing to chance: the residual is
+    the target's own token, and no draft is impossible.
+    Raises ValueError when the shapes do not fit together.
+    """
+    rows, width = drafts.shape
+    if width == 0 or target_ids.shape != (rows, width + 1) or num_drafted.shape != (rows,):
+        raise ValueError(
+            f"drafts {(rows, width)} with {tuple(target_ids.shape)}, {tuple(num_drafted.shape)}: "
+            "allowed are (B, G >= 1) with (B, G + 1), (B,)"
+        )
+    kept = (target_ids[:, :-1] == drafts) & _drafted(drafts, num_drafted)
+    num_accepted = _leading(kept)
+    next_token = target_ids.gather(-1, num_accepted.unsqueeze(-1)).squeeze(-1)
+    never = torch.zeros_like(num_accepted, dtype=torch.bool)
+    return Verdict(num_accepted, next_token, never, never)
+
+
+def _drafted(drafts: torch.Tensor, num_drafted: torch.Tensor) -> torch.Tensor:
+    """Which positions hold a draft and no padding, (B, G) bool."""
+    return torch.arange(drafts.shape[1], device=drafts.device) < num_drafted.unsqueeze(-1)
+
+
+def _leading(kept: torch.Tensor) -> torch.Tensor:
+    """How many positions of each row are true before the first that is not, (B,) int64."""
+    return kept.cumprod(dim=-1).sum(dim=-1)
 
 
 def _one_hot_at_largest(logits: torch.Tensor) -> torch.Tensor:

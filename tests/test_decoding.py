@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections import Counter
@@ -79,6 +80,19 @@ def test_output_law_is_the_targets_own(sampling: Sampling, gamma: int) -> None:
     limits = Limits(4)
     decoded = run(target, draft, gamma, sampling, limits, NUM_OUTPUTS, seed=gamma)
     assert_same_distribution(outputs(decoded), exact_law(target, sampling, limits))
+
+
+@pytest.mark.parametrize("gamma", [0, 1, 3])
+def test_ids_alone_give_the_greedy_output_of_one_hot_laws(gamma: int) -> None:
+    # At T = 0 no law is made; any rule but `accept` itself is still shown the one-hot arrays.
+    limits = Limits(9, min_new_tokens=2)
+    runs = []
+    for rule in (accept, functools.partial(accept)):
+        target = TableModel(random_table(1) + 1.5 * random_table(2))
+        draft = TableModel(random_table(2)) if gamma else None
+        decoded = run(target, draft, gamma, Sampling(0.0), limits, 30, rule=rule)
+        runs.append((decoded.tokens, decoded.stop_reasons, decoded.rounds))
+    assert runs[0] == runs[1]
 
 
 def test_output_law_with_min_length() -> None:

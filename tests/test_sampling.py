@@ -15,7 +15,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specbench.records import Sampling
-from specbench.sampling import accept, draw, is_finite, overlap, residual, standardize
+from specbench.sampling import (
+    accept,
+    accept_largest,
+    draw,
+    is_law,
+    largest,
+    overlap,
+    residual,
+    standardize,
+)
 
 LAST_UNIFORM = 1.0 - 2.0**-53
 OPTIONS = [
@@ -171,17 +180,20 @@ def test_a_batch_is_its_rows(sampling) -> None:
 def test_logits_without_a_law_never_become_one(sampling, bad) -> None:  # faults B2
     logits = torch.zeros(3, SYMBOLS)
     logits[1] = -math.inf if bad < 0 else torch.tensor([0.0, 0.0, bad, 0.0, 0.0])
-    assert is_finite(logits).tolist() == [True, False, True]
+    assert largest(logits)[1].tolist() == [True, False, True]
     probs = standardize(logits, sampling)
+    assert is_law(probs).tolist() == [True, False, True]
     assert probs.isnan().any(-1).tolist() == [False, True, False]
     assert 0 <= draw(probs, torch.full((3,), 0.5, dtype=torch.float64))[1] < SYMBOLS
 
 
 def test_a_forbidden_token_is_part_of_a_sound_law() -> None:  # faults A19
     logits = torch.tensor([0.0, -math.inf, 1.0])
-    assert is_finite(logits)
+    assert largest(logits)[1]
     for sampling in OPTIONS:
-        assert standardize(logits, sampling)[1] == 0.0
+        probs = standardize(logits, sampling)
+        assert is_law(probs)
+        assert probs[1] == 0.0
 
 
 # --- draw --------------------------------------------------------------------------------------
@@ -348,6 +360,26 @@ def test_equal_laws_are_always_accepted() -> None:  # faults A5, A9
     assert verdict.num_accepted.min() == 1
 
 
+@given(data=st.data(), rows=st.integers(1, 4), width=st.integers(1, 4))
+def test_ids_decide_as_one_hot_laws_do(data, rows, width) -> None:
+    def ids(*shape):
+        count = math.prod(shape)
+        drawn = data.draw(st.lists(st.integers(0, 2), min_size=count, max_size=count))
+        return torch.tensor(drawn).view(shape)
+
+    target, drafts, counts = ids(rows, width + 1), ids(rows, width), ids(rows).clamp(max=width)
+    uniforms = torch.full((rows, width), 0.999, dtype=torch.float64)
+    hot = torch.eye(3)
+    wanted = accept(hot[target], hot[drafts], drafts, counts, uniforms, uniforms[:, 0])
+    for mine, theirs in zip(accept_largest(target, drafts, counts), wanted, strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_the_largest_is_the_lowest_of_a_tie_as_a_law_says() -> None:
+    logits = torch.randint(0, 3, (50, 40), generator=torch.Generator().manual_seed(0)).float()
+    assert torch.equal(largest(logits)[0], standardize(logits, Sampling(0.0)).argmax(-1))
+
+
 def test_a_rounded_q_falls_back_and_is_counted() -> None:  # faults B18
     p = torch.tensor([0.2, 0.3, 0.5])
     verdict = accept_one(p, p.bfloat16().float(), 0, LAST_UNIFORM)
@@ -378,10 +410,11 @@ def test_other_shapes_that_do_not_fit_are_refused() -> None:
     for call in (
         lambda: standardize(torch.tensor(1.0), Sampling()),
         lambda: standardize(torch.empty(2, 0), Sampling()),
-        lambda: is_finite(torch.empty(2, 0)),
         lambda: draw(torch.ones(2, 3), torch.ones(3, dtype=torch.float64)),
         lambda: overlap(torch.ones(2, 3), torch.ones(3)),
         lambda: residual(torch.ones(2, 3), torch.ones(3)),
+        lambda: accept_largest(*(torch.zeros(2, 3).long(),) * 2, torch.ones(2).long()),
+        lambda: accept_largest(*(torch.zeros(2, n).long() for n in (4, 3)), torch.ones(3).long()),
     ):
         with pytest.raises(ValueError, match="allowed"):
             call()

@@ -35,6 +35,7 @@ class Decoded:
     rounds: list[Round]
 
 
+@torch.inference_mode()
 def decode(
     target: LanguageModel,
     draft: LanguageModel | None,

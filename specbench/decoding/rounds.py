@@ -9,13 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
 from specbench.decoding.phases import Phase, Phases
 from specbench.models.protocol import LanguageModel, State
 from specbench.records import Limits, Sampling
-from specbench.sampling import Verdict, accept, draw, is_finite, standardize
+from specbench.sampling import (
+    SMALLEST_TEMPERATURE,
+    Verdict,
+    accept,
+    accept_largest,
+    draw,
+    is_law,
+    largest,
+    standardize,
+)
 
 AcceptRule = Callable[
     [torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], Verdict
@@ -68,6 +78,11 @@ class Rules:
     eos_token: int | None
     accept: AcceptRule = accept
 
+    @property
+    def greedy(self) -> bool:
+        """Whether laws are one-hot and tested by the rule itself, so that ids decide the same."""
+        return self.sampling.temperature < SMALLEST_TEMPERATURE and self.accept is accept
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -88,9 +103,8 @@ def target_step(
     phases.enter(Phase.VERIFY)
     logits = target.model.extend(target.state, _last_tokens(target, batch.rows, 1))
     phases.enter(Phase.REST)
-    probs = law(logits, [len(row) for row in batch.rows], rules)
-    token = draw(probs[:, -1], uniform)
-    facts = torch.stack((token, is_finite(logits[:, -1]).long()), dim=1).tolist()
+    choice = _choose(logits, [len(row) for row in batch.rows], rules, uniform.unsqueeze(-1))
+    facts = torch.cat((choice.tokens, choice.sound.long()), dim=1).tolist()
     for row, (_, finite) in enumerate(facts):
         if not finite and not batch.done[row]:
             raise NonFiniteLogits(target.role, len(batch.rows[row]), row)
@@ -114,28 +128,50 @@ def speculative_round(
     fewer than the widest one are padded with drafts that are never looked at.
     """
     rows, width, gamma = batch.rows, max(num_drafted), uniform.shape[1] // 2
-    drafts, draft_probs, finite_draft = _draft(draft, rows, width, rules, uniform, phases)
+    drafted = _draft(draft, rows, width, rules, uniform, phases)
     phases.enter(Phase.VERIFY)
-    block = torch.cat((_last_tokens(target, rows, 1), drafts), dim=1)
+    block = torch.cat((_last_tokens(target, rows, 1), drafted.tokens), dim=1)
     logits = target.model.extend(target.state, block)
     phases.enter(Phase.REST)
-    verdict = rules.accept(
-        law(logits, [len(row) for row in rows], rules),
-        draft_probs,
-        drafts,
-        torch.tensor(num_drafted, device=drafts.device),
-        uniform[:, gamma : gamma + width],
-        uniform[:, -1],
-    )
+    positions, counts = [len(row) for row in rows], torch.tensor(num_drafted, device=block.device)
+    if rules.greedy:
+        tokens, sound = largest(_allowed(logits, positions, rules))
+        verdict = accept_largest(tokens, drafted.tokens, counts)
+    else:
+        probs = law(logits, positions, rules)
+        verdict = rules.accept(
+            probs,
+            drafted.probs,
+            drafted.tokens,
+            counts,
+            uniform[:, gamma : gamma + width],
+            uniform[:, -1],
+        )
+        sound = is_law(probs)
     facts = (verdict.num_accepted, verdict.next_token, verdict.fell_back, verdict.impossible)
-    packed = torch.cat(
-        [
-            torch.stack([fact.long() for fact in facts], dim=1),
-            *(block.long() for block in (drafts, finite_draft, is_finite(logits))),
-        ],
-        dim=1,
-    ).tolist()
-    return _unpack(packed, batch, num_drafted, width)
+    columns = (*(fact.unsqueeze(-1) for fact in facts), drafted.tokens, drafted.sound, sound)
+    # One type, one array, one transfer: torch.cat turns booleans into 0 and 1.
+    return _unpack(torch.cat(columns, dim=1).tolist(), batch, num_drafted, width)
+
+
+class _Choice(NamedTuple):
+    """Tokens (B, K) int64, the laws they were drawn from (B, K, V), empty where rules are
+    greedy, and whether the logits defined those laws (B, K) bool."""
+
+    tokens: torch.Tensor
+    probs: torch.Tensor
+    sound: torch.Tensor
+
+
+def _choose(
+    logits: torch.Tensor, positions: list[int], rules: Rules, uniform: torch.Tensor
+) -> _Choice:
+    """Draw from what `law` says of the logits (B, K, V). uniform: (B, K) float64."""
+    if rules.greedy:
+        tokens, sound = largest(_allowed(logits, positions, rules))
+        return _Choice(tokens, logits.new_empty(0), sound)
+    probs = law(logits, positions, rules)
+    return _Choice(draw(probs, uniform), probs, is_law(probs))
 
 
 def _draft(
@@ -145,25 +181,23 @@ def _draft(
     rules: Rules,
     uniform: torch.Tensor,
     phases: Phases,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Drafts (B, width), the distributions they were drawn from (B, width, V) and whether each
-    was drawn from finite logits (B, width)."""
+) -> _Choice:
+    """The drafts of a round, K = width."""
     # After a fully accepted round the draft has not seen its own last token: it is one token
     # further behind than otherwise. All rows are fed the same number of tokens, the widest gap.
     lengths = draft.state.lengths
     behind = max(len(row) + 1 - length for row, length in zip(rows, lengths, strict=True))
     draft.model.rollback(draft.state, [len(row) + 1 - behind for row in rows])
     tokens = _last_tokens(draft, rows, behind)
-    drafts, probs, finite = [], [], []
+    choices = []
     for slot in range(width):
         phases.enter(Phase.DRAFT)
         logits = draft.model.extend(draft.state, tokens)[:, -1:]
         phases.enter(Phase.REST)
-        probs.append(law(logits, [len(row) + slot for row in rows], rules))
-        tokens = draw(probs[-1], uniform[:, slot : slot + 1])
-        drafts.append(tokens)
-        finite.append(is_finite(logits))
-    return torch.cat(drafts, dim=1), torch.cat(probs, dim=1), torch.cat(finite, dim=1)
+        positions = [len(row) + slot for row in rows]
+        choices.append(_choose(logits, positions, rules, uniform[:, slot : slot + 1]))
+        tokens = choices[-1].tokens
+    return _Choice(*(torch.cat(parts, dim=1) for parts in zip(*choices, strict=True)))
 
 
 def _last_tokens(player: Player, rows: list[list[int]], count: int) -> torch.Tensor:
@@ -184,12 +218,18 @@ def law(logits: torch.Tensor, positions: Sequence[int], rules: Rules) -> torch.T
     logits: (B, K, V); column k of row b is for output position positions[b] + k. EOS is
     forbidden where an output would end before `limits.min_new_tokens`.
     """
+    return standardize(_allowed(logits, positions, rules), rules.sampling)
+
+
+def _allowed(logits: torch.Tensor, positions: Sequence[int], rules: Rules) -> torch.Tensor:
+    """The logits (B, K, V) with EOS at -inf before the shortest length; no copy without need."""
     shortest, eos = rules.limits.min_new_tokens, rules.eos_token
-    if eos is not None and min(positions) < shortest:
-        column = torch.arange(logits.shape[1]) + torch.tensor(list(positions))[:, None]
-        logits = logits.clone()
-        logits[:, :, eos].masked_fill_((column < shortest).to(logits.device), float("-inf"))
-    return standardize(logits, rules.sampling)
+    if eos is None or min(positions) >= shortest:
+        return logits
+    logits = logits.clone()
+    for row, position in enumerate(positions):
+        logits[row, : max(shortest - position, 0), eos] = float("-inf")
+    return logits
 
 
 def _unpack(packed: list[list[int]], batch: Batch, num_drafted: list[int], width: int) -> Outcome:
