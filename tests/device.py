@@ -53,7 +53,8 @@ class Device:
     rest_s: per round of a draft's arm, half of it at each of its two rollbacks. noise: half
     width of a uniform factor about 1 on each call. stall_rate: share of calls that meet a stall
     of 8 ms. drift: share by which each generation is slower than the first than the one before.
-    tilt: factor on calls of several tokens, which only drafts' arms make. behind: work finishes
+    tilt: factor on calls of several tokens, which only drafts' arms make. cold_s: more for a call
+    that finds another model's weights in the caches. behind: work finishes
     behind the host, which needs 0.1 ms to launch it.
     """
 
@@ -65,6 +66,7 @@ class Device:
     stall_rate: float = 0.0
     drift: float = 0.0
     tilt: float = 1.0
+    cold_s: float = 0.0
     behind: bool = False
     seed: int = 0
     clock: VirtualClock = field(default_factory=VirtualClock)
@@ -72,6 +74,7 @@ class Device:
 
     def __post_init__(self) -> None:
         self._random, self._busy_until = np.random.default_rng(self.seed), 0.0
+        self._held: object = None
 
     def work(self, seconds: float) -> None:
         """Take so long, as far as nothing disturbs it."""
@@ -85,6 +88,11 @@ class Device:
             self._busy_until = max(self._busy_until, self.clock.now - 1e-4) + seconds
         else:
             self.clock.sleep(seconds)
+
+    def fetched(self, weights: object) -> float:
+        """Seconds until the weights of a call are in the caches."""
+        held, self._held = self._held, weights
+        return 0.0 if held is weights else self.cold_s
 
     def synchronize(self) -> None:
         """Wait for what was launched."""
@@ -117,9 +125,10 @@ class DeviceModel:
     def extend(self, state: State, tokens: torch.Tensor) -> torch.Tensor:
         begin, width = state.lengths[0], tokens.shape[1]
         if self._is_draft:
-            self._on.work(width * self._on.draft_s)
+            seconds = width * self._on.draft_s
         else:
-            self._on.work(self._on.verify_s(width) * (self._on.tilt if width > 1 else 1.0))
+            seconds = self._on.verify_s(width) * (self._on.tilt if width > 1 else 1.0)
+        self._on.work(seconds + self._on.fetched(self))
         state.lengths = [begin + width]
         return self._scripts[state.memory][None, begin : begin + width]
 

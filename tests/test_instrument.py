@@ -152,6 +152,15 @@ def test_work_behind_the_host_is_waited_for(waits: bool, seconds: float) -> None
     assert step.seconds == pytest.approx((seconds,))
 
 
+def test_a_single_call_is_timed_with_its_own_weights_in_the_caches() -> None:
+    # Models that push each other out are a matter of the loop, not of c.
+    ready = prepared(Device(cold_s=0.5), POPULATION, [0])
+    steps = [Step("t", "target", 1), Step("d", "draft", 1), Step("t", "target", 2)]
+    found = ready.bench.time_steps(ready.groups[0][0], steps, ready.prompts["x"][0], 2, turns=2)
+    for step, seconds in zip(found, (0.020, 0.002, 0.021), strict=True):
+        assert step.seconds == pytest.approx((seconds,) * 2)
+
+
 @pytest.mark.parametrize("made", [Stopwatch, CudaStopwatch, Bench])
 def test_seconds_come_from_a_clock_that_nobody_can_step_back(made) -> None:  # faults G18
     clock = inspect.signature(made).parameters["clock"].default

@@ -180,18 +180,20 @@ class Bench:
     ) -> list[StepTimes]:
         """Seconds of single calls behind `num_cached` cached tokens, one record for each step.
 
-        The steps take turns, so that a slow moment of the machine falls on all of them alike;
-        the first turn is warm-up and is not kept. cell: the baseline's.
+        The steps take turns, so that a slow moment of the machine falls on all of them alike.
+        At each turn a step is called twice and the second call is kept: a model by itself finds
+        its weights where its last call left them, not where another model's did. What models do
+        to each other in the loop is a step of the decomposition. cell: the baseline's.
         """
         batch = cell.group.batch
         seconds: list[list[float]] = [[] for _ in steps]
         with torch.inference_mode():
             states = [self._state_behind(step, batch, item, num_cached) for step in steps]
-            for turn in range(turns + 1):
+            for turn in range(turns):
                 for index in rotated(range(len(steps)), turn):
+                    self._time_step(steps[index], states[index], num_cached)
                     taken = self._time_step(steps[index], states[index], num_cached)
-                    if turn:
-                        seconds[index].append(taken)
+                    seconds[index].append(taken)
         return [
             StepTimes(cell.key, step.model, step.role, step.num_tokens, num_cached, tuple(values))
             for step, values in zip(steps, seconds, strict=True)
