@@ -6,6 +6,8 @@ and half sampled at T = 1, with the target's own most likely tokens at every
 position (:data:`KEEP` of them) as soft labels. ``train --data teacher.npz`` then
 minimises the cross-entropy against those soft labels (sequence-level and
 word-level distillation: Kim and Rush 2016; for speculation: Zhou et al. 2024).
+Reading is far cheaper than writing, so the target also labels training targets that
+others wrote: without that much more text the draft learns the outputs by heart.
 """
 
 from __future__ import annotations
@@ -18,8 +20,10 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.multiprocessing as mp
-from data import Corpus
+from data import Batches, Corpus
 from decode import by_length, generate
+from model import PocketT5
+from torch.nn import functional as F
 from train import load
 
 KEEP = 24  # soft labels per position
@@ -66,10 +70,33 @@ def write_share(rank: int, world: int, options: argparse.Namespace) -> None:
                 f"{(time.monotonic() - start) / 60:.1f} min: {len(tasks) * world} outputs",
                 flush=True,
             )
-    np.savez(
-        options.work / f"teacher.{rank}.npz",
-        **packed(tasks, sources, targets, np.concatenate(ids), np.concatenate(probs)),
-    )
+    outputs = packed(tasks, sources, targets, np.concatenate(ids), np.concatenate(probs))
+    read = label(model, corpus, options.seed + 1 + rank, options.read_minutes)
+    np.savez(options.work / f"teacher.{rank}.npz", **joined([outputs, *read]))
+
+
+@torch.no_grad()
+def label(
+    model: PocketT5, corpus: Corpus, seed: int, minutes: float
+) -> list[dict[str, np.ndarray]]:
+    """Return training items with the model's soft labels on their own targets, batch by batch."""
+    batches, parts = Batches(corpus, None, 3000, SHARE_TRANSLATION, seed), []
+    start = time.monotonic()
+    while time.monotonic() - start < 60 * minutes:
+        rows = batches.next()
+        source, target, _ = batches.collate(rows)
+        states, _ = model.decode(F.pad(target[:, :-1], (1, 0)), *model.encode(source))
+        probs, ids = model.logits(states[target > 0]).softmax(-1).topk(KEEP)
+        parts.append(
+            packed(
+                [corpus.task[i] for i in rows],
+                [corpus.source(i) for i in rows],
+                [corpus.target(i) for i in rows],
+                ids.to(torch.int16).numpy(),
+                probs.half().numpy(),
+            )
+        )
+    return parts
 
 
 def packed(
@@ -91,40 +118,23 @@ def packed(
     }
 
 
-def plain(corpus: Corpus, count: int, seed: int) -> dict[str, np.ndarray]:
-    """Return ``count`` training items as they are, their own tokens as (hard) labels.
-
-    The teacher has time for a few thousand outputs only; the data keeps the draft from learning
-    those by heart (with one plain item for each output, held-out summaries got worse).
-    """
-    order = np.random.default_rng(seed + 1).permutation(len(corpus))
-    tasks = corpus.task[order]
-    count_ende = int(SHARE_TRANSLATION * count)
-    rows = [*order[tasks == 0][:count_ende], *order[tasks == 1][: count - count_ende]]
-    targets = [corpus.target(i) for i in rows]
-    top = np.zeros((sum(len(row) for row in targets), KEEP), np.int16)
-    top[:, 0] = np.concatenate(targets)
-    probs = np.zeros(top.shape, np.float16)
-    probs[:, 0] = 1.0
-    return packed(
-        [corpus.task[i] for i in rows], [corpus.source(i) for i in rows], targets, top, probs
-    )
-
-
-def join(work: Path, world: int, seed: int, ratio: float) -> None:
-    """Put the ranks' outputs and ``ratio`` plain items for each together as ``teacher.npz``."""
-    parts = [dict(np.load(work / f"teacher.{rank}.npz")) for rank in range(world)]
-    outputs = sum(len(part["task"]) for part in parts)
-    parts.append(plain(Corpus(work / "train.npz"), int(ratio * outputs), seed))
+def joined(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Return encoded corpora as one."""
     for side in ("source", "target"):
         starts = np.cumsum([0, *(len(part[side]) for part in parts)])
         for part, start in zip(parts, starts, strict=False):
             part[f"{side}_ends"] = part[f"{side}_ends"] + start
-    out = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def join(work: Path, world: int) -> None:
+    """Put the ranks' items together as ``teacher.npz``."""
+    parts = [work / f"teacher.{rank}.npz" for rank in range(world)]
+    out = joined([dict(np.load(part)) for part in parts])
     np.savez(work / "teacher.npz", **out)
-    for rank in range(world):
-        (work / f"teacher.{rank}.npz").unlink()
-    print(f"teacher.npz: {len(out['task'])} items, of them {outputs} outputs")
+    for part in parts:
+        part.unlink()
+    print(f"teacher.npz: {len(out['task'])} items, {len(out['target'])} tokens")
 
 
 def main() -> None:
@@ -132,16 +142,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--work", type=Path, default=Path("build/pocket"))
     parser.add_argument("--teacher", type=Path, required=True, help="checkpoint of the target")
-    parser.add_argument("--minutes", type=float, default=7.0)
+    parser.add_argument("--minutes", type=float, default=6.0, help="for outputs")
+    parser.add_argument("--read-minutes", type=float, default=6.0, help="for labels on the data")
     parser.add_argument(
         "--sampled", type=float, default=0.5, help="share of outputs drawn at T = 1"
     )
-    parser.add_argument("--plain", type=float, default=5.0, help="plain items for each output")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--world", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     mp.spawn(write_share, (options.world, options), nprocs=options.world)
-    join(options.work, options.world, options.seed, options.plain)
+    join(options.work, options.world)
 
 
 if __name__ == "__main__":
