@@ -2,7 +2,8 @@
 
 Owns Algorithm 1 of Leviathan et al. 2023 for B rows of different lengths. Everything stays on
 the device until one transfer at the end of the round, so that a GPU is never waited for in
-between. Knows nothing of when a generation ends (`loop`).
+between; what the host knows goes there without waiting either (`placed`). Knows nothing of when a
+generation ends (`loop`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from specbench.decoding.phases import Phase, Phases
+from specbench.models.placement import placed
 from specbench.models.protocol import LanguageModel, State
 from specbench.records import Limits, Sampling
 from specbench.sampling import Verdict, accept, draw, is_finite, standardize
@@ -20,6 +22,9 @@ from specbench.sampling import Verdict, accept, draw, is_finite, standardize
 AcceptRule = Callable[
     [torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], Verdict
 ]
+
+
+_FIRST = -1  # stands for a row's first token; no token has this id
 
 
 class DecodingError(RuntimeError):
@@ -123,7 +128,7 @@ def speculative_round(
         law(logits, [len(row) for row in rows], rules),
         draft_probs,
         drafts,
-        torch.tensor(num_drafted, device=drafts.device),
+        placed(num_drafted, drafts.device),
         uniform[:, gamma : gamma + width],
         uniform[:, -1],
     )
@@ -171,11 +176,10 @@ def _last_tokens(player: Player, rows: list[list[int]], count: int) -> torch.Ten
     device = player.model.device
     tails = [row[-count:] for row in rows]
     if all(len(tail) == count for tail in tails):
-        return torch.tensor(tails, device=device)
-    first = player.state.first_tokens.tolist()
-    return torch.tensor(
-        [[token, *row][-count:] for token, row in zip(first, rows, strict=True)], device=device
-    )
+        return placed(tails, device)
+    # The first tokens are on the device; asking for them would be to wait for it.
+    tokens = placed([[_FIRST, *row][-count:] for row in rows], device)
+    return torch.where(tokens == _FIRST, player.state.first_tokens[:, None], tokens)
 
 
 def law(logits: torch.Tensor, positions: Sequence[int], rules: Rules) -> torch.Tensor:
@@ -186,9 +190,10 @@ def law(logits: torch.Tensor, positions: Sequence[int], rules: Rules) -> torch.T
     """
     shortest, eos = rules.limits.min_new_tokens, rules.eos_token
     if eos is not None and min(positions) < shortest:
-        column = torch.arange(logits.shape[1]) + torch.tensor(list(positions))[:, None]
+        column = torch.arange(logits.shape[1], device=logits.device)
+        early = column + placed(positions, logits.device)[:, None] < shortest
         logits = logits.clone()
-        logits[:, :, eos].masked_fill_((column < shortest).to(logits.device), float("-inf"))
+        logits[:, :, eos].masked_fill_(early, float("-inf"))
     return standardize(logits, rules.sampling)
 
 
