@@ -103,10 +103,13 @@ def test_gpu_check_refuses_a_machine_without_a_gpu_in_one_line():
     assert done.stdout == ""
 
 
+@pytest.mark.slow
 def test_gpu_check_runs_through_on_a_cpu(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "dont_write_bytecode", True)  # no cache beside the scripts
     gpu_check = load("gpu_check")
     monkeypatch.setattr(gpu_check, "TARGET", "pocket/small")
+    monkeypatch.setattr(gpu_check, "TEXTS", gpu_check.TEXTS[:1])
+    monkeypatch.setattr(gpu_check, "LIMITS", {torch.float32: 1e-4})
     options = ["--device", "cpu", "--shapes", "tiny", "--no-sweep", "--out", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", ["gpu_check", *options])
     assert gpu_check.main() == 0
@@ -114,11 +117,13 @@ def test_gpu_check_runs_through_on_a_cpu(tmp_path, monkeypatch, capsys):
     facts = json.loads((tmp_path / "gpu.json").read_text(encoding="utf-8"))
     assert [step["shape"] for step in facts["steps"]] == ["tiny"]
     assert all(step["step_5_s"] > 0 < step["floor_s"] for step in facts["steps"])
-    assert len(facts["numerics"]) == 4
-    assert len(facts["greedy"]) == 6
+    assert len(facts["numerics"]) == 2
+    assert len(facts["greedy"]) == 2
     assert all(one["ok"] for one in [*facts["numerics"], *facts["greedy"]])
-    # an error that is not allowed ends with another code
+    # one check that failed ends with another code
     monkeypatch.setattr(gpu_check, "LIMITS", {torch.float32: 0.0})
+    monkeypatch.setattr(gpu_check, "greedy", lambda _: [])
+    monkeypatch.setattr(gpu_check, "shapes", lambda *_: (1.0, []))
     assert gpu_check.main() == 1
 
 
