@@ -78,7 +78,7 @@ class DecoderBias:
         key = torch.arange(self.capacity, device=lengths.device)
         columns = self.capacity - 1 - query + key - lengths[:, None, None]  # (B, K, capacity)
         bias = self.strip[:, 0].index_select(1, columns.reshape(-1))
-        return bias.unflatten(1, columns.shape).transpose(0, 1).flatten(0, 1)
+        return bias.view(-1, *columns.shape).transpose(0, 1).flatten(0, 1)
 
 
 def attend(
