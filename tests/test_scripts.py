@@ -2,13 +2,17 @@
 
 import csv
 import importlib.util
+import json
 import os
 import stat
 import subprocess
+import sys
 import tomllib
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
 import pytest
+import torch
 
 from specbench.experiment.config import read_config
 
@@ -18,16 +22,16 @@ SCRIPTS = [".ci/run"] + [
 ]
 
 
-def load_compare():
-    """The comparison script as a module; scripts are not on the import path."""
-    path = ROOT / "scripts" / "compare_results.py"
-    spec = importlib.util.spec_from_file_location("compare_results", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+def load(name):
+    """A Python script as a module; scripts are not on the import path."""
+    path = ROOT / "scripts" / name
+    loader = SourceFileLoader(path.stem, str(path))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(path.stem, loader))
+    loader.exec_module(module)
     return module
 
 
-compare_results = load_compare()
+compare_results = load("compare_results.py")
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -84,6 +88,43 @@ def test_lock_pins_every_dependency_without_a_build_label():
     for requirement in [*project["dependencies"], *extras]:
         name = requirement.split(">")[0]
         assert name in pins, f"{name} is not in constraints.lock: run scripts/lock"
+
+
+def test_gpu_check_refuses_a_machine_without_a_gpu_in_one_line():
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "gpu_check")],
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 3
+    assert done.stderr == "gpu_check: device 'cuda': this machine has 0 CUDA devices\n"
+    assert done.stdout == ""
+
+
+@pytest.mark.slow
+def test_gpu_check_runs_through_on_a_cpu(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # no cache beside the scripts
+    gpu_check = load("gpu_check")
+    monkeypatch.setattr(gpu_check, "TARGET", "pocket/small")
+    monkeypatch.setattr(gpu_check, "TEXTS", gpu_check.TEXTS[:1])
+    monkeypatch.setattr(gpu_check, "LIMITS", {torch.float32: 1e-4})
+    options = ["--device", "cpu", "--shapes", "tiny", "--no-sweep", "--out", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["gpu_check", *options])
+    assert gpu_check.main() == 0
+    assert "| tiny | 0.0" in capsys.readouterr().out
+    facts = json.loads((tmp_path / "gpu.json").read_text(encoding="utf-8"))
+    assert [step["shape"] for step in facts["steps"]] == ["tiny"]
+    assert all(step["step_5_s"] > 0 < step["floor_s"] for step in facts["steps"])
+    assert len(facts["numerics"]) == 2
+    assert len(facts["greedy"]) == 2
+    assert all(one["ok"] for one in [*facts["numerics"], *facts["greedy"]])
+    # one check that failed ends with another code
+    monkeypatch.setattr(gpu_check, "LIMITS", {torch.float32: 0.0})
+    monkeypatch.setattr(gpu_check, "greedy", lambda _: [])
+    monkeypatch.setattr(gpu_check, "shapes", lambda *_: (1.0, []))
+    assert gpu_check.main() == 1
 
 
 # The comparison of result tables

@@ -4,7 +4,7 @@ Owns rounds: what is drafted, tested, committed and rolled back. Knows nothing o
 clocks and tables.
 """
 
-from specbench.decoding.loop import Decoded, decode
+from specbench.decoding.loop import Decoded, capacity_for, decode, widths_for
 from specbench.decoding.phases import SILENT, Phase, Phases
 from specbench.decoding.rounds import (
     AcceptRule,
@@ -26,8 +26,10 @@ __all__ = [
     "Phase",
     "Phases",
     "Rules",
+    "capacity_for",
     "decode",
     "law",
     "torch_seed",
     "uniforms",
+    "widths_for",
 ]

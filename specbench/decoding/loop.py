@@ -59,16 +59,16 @@ def decode(
     ImpossibleDraft (both DecodingError) when a model cannot be followed.
     """
     _check(draft, gamma, prompts, limits, uniform)
-    # Rows that are finished, or closer to the limit than the widest row, still take part in
-    # each call; their padding needs room in the cache for a moment.
-    capacity = limits.max_new_tokens + gamma + 1
+    capacity = capacity_for(gamma, limits)
+    uniform = uniform.to(
+        target.device
+    )  # here, because a device with work to do would be waited for
     phases.enter(Phase.TARGET_PREFILL)
     players = [Player("target", target, target.start(prompts, capacity))]
     if draft is not None:
         phases.enter(Phase.DRAFT_PREFILL)
         players.append(Player("draft", draft, draft.start(prompts, capacity)))
     phases.enter(Phase.REST)
-    uniform = uniform.to(target.device)
     rules = Rules(sampling, limits, target.eos_token, rule)
     batch = Batch([[] for _ in prompts], [False for _ in prompts])
     rounds: list[Round] = []
@@ -81,6 +81,24 @@ def decode(
         phases.end_round()
     ends = ["eos" if row[-1] == rules.eos_token else "length" for row in batch.rows]
     return Decoded(batch.rows, ends, rounds)
+
+
+def capacity_for(gamma: int, limits: Limits) -> int:
+    """The most tokens that a row of `decode` has in a cache at once.
+
+    Rows that are finished, or closer to the limit than the widest row, still take part in each
+    call; their padding needs room in the cache for a moment.
+    """
+    return limits.max_new_tokens + gamma + 1
+
+
+def widths_for(gamma: int) -> range:
+    """The numbers of tokens per row that the calls of `decode` may have, of either model.
+
+    The target takes 1 to gamma + 1, fewer than that in the last rounds. The draft takes 1, or 2
+    behind a round whose drafts were all accepted.
+    """
+    return range(1, max(gamma, 1) + 2)
 
 
 def _check(

@@ -2,7 +2,8 @@
 
 Owns Algorithm 1 of Leviathan et al. 2023 for B rows of different lengths. Everything stays on
 the device until one transfer at the end of the round, so that a GPU is never waited for in
-between. Knows nothing of when a generation ends (`loop`).
+between; what the host knows goes there without waiting either (`placed`). Knows nothing of when a
+generation ends (`loop`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import NamedTuple
 import torch
 
 from specbench.decoding.phases import Phase, Phases
+from specbench.models.placement import placed
 from specbench.models.protocol import LanguageModel, State
 from specbench.records import Limits, Sampling
 from specbench.sampling import (
@@ -30,6 +32,9 @@ from specbench.sampling import (
 AcceptRule = Callable[
     [torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], Verdict
 ]
+
+
+_FIRST = -1  # stands for a row's first token; no token has this id
 
 
 class DecodingError(RuntimeError):
@@ -133,7 +138,7 @@ def speculative_round(
     block = torch.cat((_last_tokens(target, rows, 1), drafted.tokens), dim=1)
     logits = target.model.extend(target.state, block)
     phases.enter(Phase.REST)
-    positions, counts = [len(row) for row in rows], torch.tensor(num_drafted, device=block.device)
+    positions, counts = [len(row) for row in rows], placed(num_drafted, block.device)
     if rules.greedy:
         tokens, sound = largest(_allowed(logits, positions, rules))
         verdict = accept_largest(tokens, drafted.tokens, counts)
@@ -205,11 +210,10 @@ def _last_tokens(player: Player, rows: list[list[int]], count: int) -> torch.Ten
     device = player.model.device
     tails = [row[-count:] for row in rows]
     if all(len(tail) == count for tail in tails):
-        return torch.tensor(tails, device=device)
-    first = player.state.first_tokens.tolist()
-    return torch.tensor(
-        [[token, *row][-count:] for token, row in zip(first, rows, strict=True)], device=device
-    )
+        return placed(tails, device)
+    # The first tokens are on the device; asking for them would be to wait for it.
+    tokens = placed([[_FIRST, *row][-count:] for row in rows], device)
+    return torch.where(tokens == _FIRST, player.state.first_tokens[:, None], tokens)
 
 
 def law(logits: torch.Tensor, positions: Sequence[int], rules: Rules) -> torch.Tensor:

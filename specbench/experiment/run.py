@@ -113,8 +113,10 @@ class Sweep:
     def _warm_up(self, cells: list[Cell], batches: list[Batch]) -> None:
         """Run each arm on the batch of the longest prompt, the same code path, once a process.
 
-        A few rounds of full width are enough: what is cold is cold in the first ones.
+        A few rounds of full width are enough: what is cold is cold in the first ones. What is
+        recorded for a size of prompts is asked for once for all batches, before.
         """
+        self._bench.prepare(cells, batches)
         longest = max(batches, key=lambda items: max(len(item.token_ids) for item in items))
         for cell in cells:
             if cell.key in self._warm:

@@ -17,17 +17,19 @@ from specbench.decoding import (
     Decoded,
     DecodingError,
     Rules,
+    capacity_for,
     decode,
     law,
     torch_seed,
     uniforms,
+    widths_for,
 )
 from specbench.measure.disturbance import Disturbance
 from specbench.measure.exactness.greedy import examine
 from specbench.measure.exactness.reference import forced_logits
 from specbench.measure.peer_decoding import decode_by_peer
 from specbench.measure.timing import Clock, CudaStopwatch, Stopwatch, Times
-from specbench.models import TransformersModel
+from specbench.models import LeanT5, TransformersModel
 from specbench.models.peer import PeerError, Task
 from specbench.models.protocol import LanguageModel, State
 from specbench.prompts import EncodedPrompt
@@ -74,6 +76,22 @@ class Bench:
     synchronize: Callable[[], None]
     clock: Clock = field(default=time.perf_counter)
     peers: Mapping[str, TransformersModel] = field(default_factory=dict)
+
+    def prepare(self, cells: Sequence[Cell], batches: Sequence[Sequence[EncodedPrompt]]) -> None:
+        """Let models record every call that decoding these batches may make, so that no
+        recording falls into a timed one. Only models on CUDA record."""
+        for cell in (one for one in cells if not one.arm.is_peer):
+            group, gamma = cell.group, cell.arm.gamma
+            names = [group.target, *filter(None, [cell.arm.draft])]
+            for name in dict.fromkeys(names):
+                model = self.models[name]
+                if not isinstance(model, LeanT5):
+                    continue
+                for items in batches:
+                    longest = max(len(item.token_ids) for item in items)
+                    room = capacity_for(gamma, group.limits)
+                    count = names.count(name)  # a target may be its own draft
+                    model.prepare(len(items), longest, room, widths_for(gamma), count)
 
     def generate(
         self,

@@ -81,16 +81,21 @@ class Stopwatch(Phases):
 
 
 class CudaStopwatch(Phases):
-    """The same for a CUDA device: phases from events in its queue, the total from the host."""
+    """The same for a CUDA device: phases from events in its queue, the total from the host.
 
-    def __init__(self, clock: Clock = time.perf_counter) -> None:
-        self._clock = clock
+    device: whose queue; None is torch's current one.
+    """
+
+    def __init__(
+        self, clock: Clock = time.perf_counter, device: torch.device | None = None
+    ) -> None:
+        self._clock, self._device = clock, device
         self._marks: list[tuple[Phase | None, torch.cuda.Event]] = []
 
     def start(self) -> None:
         """Wait for the device and begin."""
         self._marks.clear()
-        torch.cuda.synchronize()
+        torch.cuda.synchronize(self._device)
         self._first = self._event()
         self._started = self._clock()
 
@@ -104,7 +109,7 @@ class CudaStopwatch(Phases):
 
     def stop(self) -> Times:
         """Wait for the device and read everything off."""
-        torch.cuda.synchronize()
+        torch.cuda.synchronize(self._device)
         ended = self._clock()
         marks = [
             (phase, self._started + self._first.elapsed_time(event) / 1000.0)
@@ -112,10 +117,9 @@ class CudaStopwatch(Phases):
         ]
         return _times(marks, self._started, ended)
 
-    @staticmethod
-    def _event() -> torch.cuda.Event:
+    def _event(self) -> torch.cuda.Event:
         event = torch.cuda.Event(enable_timing=True)
-        event.record()
+        event.record(torch.cuda.current_stream(self._device))
         return event
 
 
@@ -123,7 +127,11 @@ def stopwatch_for(
     device: torch.device, synchronize: Callable[[], None]
 ) -> Stopwatch | CudaStopwatch:
     """The stopwatch that suits a device."""
-    return CudaStopwatch() if device.type == "cuda" else Stopwatch(synchronize=synchronize)
+    return (
+        CudaStopwatch(device=device)
+        if device.type == "cuda"
+        else Stopwatch(synchronize=synchronize)
+    )
 
 
 def _times(marks: list[tuple[Phase | None, float]], started: float, ended: float) -> Times:

@@ -14,6 +14,7 @@ import torch
 from specbench.models.adapter import TransformersModel
 from specbench.models.errors import ModelError
 from specbench.models.family import family_of, task_prefixes
+from specbench.models.graphs import recorders_for
 from specbench.models.placement import resolve_device, resolve_dtype
 from specbench.models.quiet import quiet
 from specbench.models.sources import Source, fingerprint, locate
@@ -72,6 +73,7 @@ def _lean(name: str, network: Any, tokenizer: Tokenizer) -> LeanT5:
         name,
         weights,
         layouts=layouts,
+        new_recorder=recorders_for(network.device),
         vocab_size=vocab_size,
         eos_token=tokenizer.eos_token,
         start_token=_start_token(tokenizer),

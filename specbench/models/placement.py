@@ -1,6 +1,11 @@
-"""Where a model lives and in what precision: names a user types to torch's device and dtype."""
+"""Where a model lives and in what precision: names a user types to torch's device and dtype.
+
+Owns too how host numbers get to a device without waiting for it.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 
@@ -42,3 +47,13 @@ def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
     if name not in DTYPES:
         raise ModelError(f"dtype {name!r}: allowed are auto, {', '.join(DTYPES)}")
     return DTYPES[name]
+
+
+def placed(values: Sequence[int] | Sequence[Sequence[int]], device: torch.device) -> torch.Tensor:
+    """Host integers as an int64 tensor of the same shape on `device`.
+
+    A copy from ordinary memory to a CUDA device first waits until its queue is empty; from
+    pinned memory it joins the queue, and torch keeps that memory until the copy is done.
+    """
+    pinned = device.type == "cuda"
+    return torch.tensor(values, dtype=torch.long, pin_memory=pinned).to(device, non_blocking=pinned)

@@ -8,22 +8,29 @@ product writes into; queries, keys and values are strided views of it. Nothing i
 token comes, and to roll back is to lower a length. Rows of unequal length take the same path
 but for two things: the product is scattered to each row's own place, and the bias is a stack
 of one slice per row, which also hides what lies beyond a shorter row.
+
+With a recorder, as on CUDA, a state borrows fixed buffers instead (`t5_static`): one launch for
+a whole pass is worth attention over more than is there. On a CPU it would not be.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from specbench.models.graphs import Recorder
+from specbench.models.placement import placed
 from specbench.models.protocol import State
 from specbench.models.state import check_extend, check_rollback, check_start
 from specbench.models.t5_attention import DecoderBias
 from specbench.models.t5_forward import T5Memory, decode, encode
+from specbench.models.t5_static import Lease, Pool, shape_for
 from specbench.models.t5_weights import T5Weights
 
+_Encoded = tuple[Tensor, Tensor, Tensor | None]  # what `encode` returns, and the padding
 _BLOCK = 16  # queries that a bias strip holds at least; a longer block makes a longer strip
 
 
@@ -32,6 +39,8 @@ class LeanT5:
 
     num_encoder_calls: encoder passes since the model was made, one for each `start`.
     layouts: the form chosen for each shape of weight and number of rows, see `tuning`.
+    new_recorder: makes what records passes, see `graphs.recorders_for`; None takes shapes as
+    they come.
     """
 
     def __init__(
@@ -44,6 +53,7 @@ class LeanT5:
         start_token: int,
         dtype: str,
         layouts: dict[str, dict[str, str]] | None = None,
+        new_recorder: Callable[[], Recorder] | None = None,
     ) -> None:
         self.name = name
         self.vocab_size = vocab_size
@@ -56,6 +66,7 @@ class LeanT5:
         self.num_encoder_calls = 0
         self.facts: dict[str, Any] = {}
         self._strip: DecoderBias | None = None
+        self._pool = None if new_recorder is None else Pool(weights, new_recorder)
 
     @torch.inference_mode()
     def start(self, prompts: Sequence[Sequence[int]], capacity: int) -> State:
@@ -64,39 +75,64 @@ class LeanT5:
         Raises ValueError for no prompts, an empty one, or a capacity below 1.
         """
         check_start(prompts, capacity)
-        w, batch = self.weights, len(prompts)
-        keys, values, padding = self._encoded(prompts)
-        shape = (len(w.decoder.layers), capacity, batch * w.num_heads, 3, w.d_kv)
-        # zeros, not empty: what is hidden still meets a weight of 0, and 0 * nan is nan
-        cache = torch.zeros(shape, dtype=w.dtype, device=self.device)
-        memory = T5Memory(cache, keys.unbind(0), values.unbind(0), padding)
+        batch, encoded = len(prompts), self._encoded(prompts)
+        memory: T5Memory | Lease
+        if self._pool is None:
+            memory = self._memory(encoded, capacity)
+        else:
+            longest = max(map(len, prompts))
+            memory = self._pool.lease(shape_for(batch, longest, capacity), capacity)
+            memory.buffers.fill(*encoded)
         first = torch.full((batch,), self.start_token, dtype=torch.long, device=self.device)
         return State(first_tokens=first, lengths=[0] * batch, memory=memory)
 
     @torch.inference_mode()
     def extend(self, state: State, tokens: Tensor) -> Tensor:
         """Logits (B, K, V) after each of the new tokens; see `LanguageModel.extend`."""
-        capacity = state.memory.cache.shape[1]
-        check_extend(state, tokens, capacity)
+        memory: T5Memory | Lease = state.memory
+        check_extend(state, tokens, memory.capacity)
         batch, num_new = tokens.shape
-        bias = self._bias(state.lengths, num_new, capacity)
-        logits = decode(self.weights, state.memory, tokens.t(), state.lengths, bias)
+        if isinstance(memory, Lease):
+            logits = memory.buffers.logits(tokens.t(), state.lengths)
+        else:
+            bias = self._bias(state.lengths, num_new, memory.capacity)
+            logits = decode(self.weights, memory, tokens.t(), state.lengths, bias).float()
         state.lengths = [length + num_new for length in state.lengths]
-        return logits.float().view(num_new, batch, -1).transpose(0, 1)
+        return logits.view(num_new, batch, -1).transpose(0, 1)
+
+    @torch.inference_mode()
+    def prepare(
+        self, batch: int, longest: int, capacity: int, widths: Sequence[int], num_states: int = 1
+    ) -> None:
+        """Record now what is recorded at first use otherwise, so that no clock meets it.
+
+        For states of `batch` prompts of at most `longest` tokens and this capacity, `num_states`
+        of them alive at once, and calls of `widths` tokens. Without a recorder: nothing to do.
+        """
+        if self._pool is not None:
+            self._pool.prepare(shape_for(batch, longest, capacity), widths, num_states)
 
     def rollback(self, state: State, lengths: Sequence[int]) -> None:
         """Forget the tokens of row b beyond lengths[b]; see `LanguageModel.rollback`."""
         check_rollback(state, lengths)
         state.lengths = list(lengths)
 
-    def _encoded(self, prompts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor, Tensor | None]:
+    def _memory(self, encoded: _Encoded, capacity: int) -> T5Memory:
+        """Memory of its own for a state, as large as it needs."""
+        w, (keys, values, padding) = self.weights, encoded
+        shape = (len(w.decoder.layers), capacity, keys.shape[1], 3, w.d_kv)
+        # zeros, not empty: what is hidden still meets a weight of 0, and 0 * nan is nan
+        cache = torch.zeros(shape, dtype=w.dtype, device=self.device)
+        return T5Memory(cache, keys.unbind(0), values.unbind(0), padding)
+
+    def _encoded(self, prompts: Sequence[Sequence[int]]) -> _Encoded:
         """Cross-attention keys, values and padding of each row; equal prompts are encoded once."""
         place = {prompt: index for index, prompt in enumerate(dict.fromkeys(map(tuple, prompts)))}
         ids, padding = self._padded(list(place))
         self.num_encoder_calls += 1
         encoded = [*encode(self.weights, ids, padding), padding]
         if len(place) < len(prompts):
-            rows = torch.tensor([place[tuple(prompt)] for prompt in prompts], device=self.device)
+            rows = placed([place[tuple(prompt)] for prompt in prompts], self.device)
             encoded = [
                 part if part is None else self._taken(part, rows, dim)
                 for part, dim in zip(encoded, (1, 1, 0), strict=True)
@@ -113,13 +149,14 @@ class LeanT5:
         """Ids (S, B) padded at the end, and the bias (B * H, 1, S) that hides the padding."""
         longest = max(map(len, prompts))
         rows = [[*prompt, *[0] * (longest - len(prompt))] for prompt in prompts]
-        ids = torch.tensor(rows, dtype=torch.long, device=self.device).t()
+        ids = placed(rows, self.device).t()
         ends = [len(prompt) for prompt in prompts]
         if min(ends) == longest:
             return ids, None
-        beyond = torch.arange(longest) >= torch.tensor(ends)[:, None]
-        bias = torch.zeros(beyond.shape).masked_fill_(beyond, -torch.inf)
-        bias = bias.to(self.device, self.weights.dtype)
+        place = torch.arange(longest, device=self.device)
+        beyond = place >= placed(ends, self.device)[:, None]
+        bias = torch.zeros(beyond.shape, dtype=self.weights.dtype, device=self.device)
+        bias.masked_fill_(beyond, -torch.inf)
         return ids, bias.repeat_interleave(self.weights.num_heads, dim=0)[:, None]
 
     def _bias(self, lengths: Sequence[int], num_new: int, capacity: int) -> Tensor:

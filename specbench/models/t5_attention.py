@@ -69,6 +69,17 @@ class DecoderBias:
         first = self.capacity - 1 - length
         return self.strip[:, :num_queries, first : first + num_keys]
 
+    def gathered(self, lengths: Tensor, num_queries: int) -> Tensor:
+        """Copy (B * H, K, capacity): K queries of each row that stand after its `lengths` (B,).
+
+        The lengths stay on the device, and no shape depends on them.
+        """
+        query = torch.arange(num_queries, device=lengths.device)[:, None]
+        key = torch.arange(self.capacity, device=lengths.device)
+        columns = self.capacity - 1 - query + key - lengths[:, None, None]  # (B, K, capacity)
+        bias = self.strip[:, 0].index_select(1, columns.reshape(-1))
+        return bias.view(-1, *columns.shape).transpose(0, 1).flatten(0, 1)
+
 
 def attend(
     queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, num_rows: int

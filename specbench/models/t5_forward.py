@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from specbench.models.placement import placed
 from specbench.models.t5_attention import attend, encoder_bias, unit_rows
 from specbench.models.t5_weights import Attention, FeedForward, Layer, Normed, T5Weights
 
@@ -39,6 +40,11 @@ class T5Memory:
     cross_keys: tuple[Tensor, ...]
     cross_values: tuple[Tensor, ...]
     cross_bias: Tensor | None
+
+    @property
+    def capacity(self) -> int:
+        """The most tokens of a row that fit."""
+        return self.cache.shape[1]
 
 
 def encode(weights: T5Weights, ids: Tensor, padding: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -75,20 +81,39 @@ def decode(
     lengths: the tokens that each row has in the cache. bias: broadcastable to (B * H, K, N)
     with N = max(lengths) + K; it hides from each query what its row does not hold before it.
     """
-    w, (num_new, batch) = weights, tokens.shape
-    longest = max(lengths) + num_new
+    num_new = tokens.shape[0]
     if min(lengths) == max(lengths):
         fill = _even_writer(memory.cache, lengths, num_new)
     else:
-        fill = _ragged_writer(memory.cache, lengths, num_new)
-    used = memory.cache[:, :longest]
+        fill = _scattering_writer(memory.cache, placed(lengths, tokens.device), num_new)
+    return _layers(weights, memory, tokens, max(lengths) + num_new, fill, bias)
+
+
+def decode_static(
+    weights: T5Weights, memory: T5Memory, tokens: Tensor, lengths: Tensor, bias: Tensor
+) -> Tensor:
+    """What `decode` returns, by kernels that are the same whatever the lengths are.
+
+    lengths: (B,) int64 on the device. bias: broadcastable to (B * H, K, capacity). The price is
+    attention over the whole capacity; what is gained is that the kernels can be recorded once.
+    """
+    fill = _scattering_writer(memory.cache, lengths, tokens.shape[0])
+    return _layers(weights, memory, tokens, memory.capacity, fill, bias)
+
+
+def _layers(
+    w: T5Weights, memory: T5Memory, tokens: Tensor, num_keys: int, fill: _Fill, bias: Tensor
+) -> Tensor:
+    """The decoder's layers and its head, over the first `num_keys` positions of the cache."""
+    num_rows = tokens.numel()
+    used = memory.cache[:, :num_keys]
     keys = used[:, :, :, 1].permute(0, 2, 3, 1).unbind(0)
     values = used[:, :, :, 2].transpose(1, 2).unbind(0)
     hidden = F.embedding(tokens.reshape(-1), w.decoder.embedding)
     for index, layer in enumerate(w.decoder.layers):
         rows = unit_rows(hidden, w.norm_floor, layer.own.project.gain)
         queries = fill(index, layer, rows)
-        mixed = attend(queries, keys[index], values[index], bias, num_new * batch)
+        mixed = attend(queries, keys[index], values[index], bias, num_rows)
         hidden = layer.own.o.added(hidden, mixed)
         if layer.cross is not None:
             hidden = _cross(w, memory, index, layer.cross, hidden)
@@ -109,11 +134,10 @@ def _even_writer(cache: Tensor, lengths: Sequence[int], num_new: int) -> _Fill:
     return fill
 
 
-def _ragged_writer(cache: Tensor, lengths: Sequence[int], num_new: int) -> _Fill:
-    """Rows of unequal length: the product is scattered, position by position, to their places."""
+def _scattering_writer(cache: Tensor, lengths: Tensor, num_new: int) -> _Fill:
+    """Rows of any lengths (B,): the product is scattered, position by position, to their places."""
     batch = len(lengths)
-    starts = torch.tensor(lengths, device=cache.device)
-    positions = torch.arange(num_new, device=cache.device)[:, None] + starts
+    positions = torch.arange(num_new, device=cache.device)[:, None] + lengths
     places = (positions * batch + torch.arange(batch, device=cache.device)).reshape(-1)
     slots = cache.view(cache.shape[0], cache.shape[1] * batch, -1).unbind(0)
 
