@@ -95,6 +95,7 @@ def _show(store: Store, output: Output) -> int:
         {
             "run": str(store.folder),
             "table2": show.table2_rows(found.summaries),
+            "batch": show.batch_rows(found.summaries),
             "table4": show.table4_rows(found.summaries, found.decompositions),
             "num_failed_cells": num_failed,
             "files": [str(path) for path in paths],
