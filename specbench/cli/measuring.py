@@ -88,7 +88,7 @@ def _show(store: Store, output: Output) -> int:
     from specbench.report import console as show
 
     with output.busy("tables and figures"):
-        found = evaluate(store.folder)
+        found = evaluate(store.folder, output)
         paths = [*found.write_tables(), *found.write_figures()]
     num_failed = sum(one.num_failed > 0 for one in found.summaries)
     output.results(
