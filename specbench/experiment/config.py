@@ -110,6 +110,12 @@ class Config:
             for value in getattr(self, name):
                 if value < lowest:
                     raise UsageError(f"{flag(name)} {value}: allowed are integers >= {lowest}")
+        widest = max(self.gamma, default=0)
+        if widest > self.max_new_tokens:
+            raise UsageError(
+                f"--gamma {widest}: allowed are integers up to --max-new-tokens "
+                f"{self.max_new_tokens}, for no round drafts more than an output holds"
+            )
         if self.min_new_tokens > self.max_new_tokens:
             raise UsageError(
                 f"--min-new-tokens {self.min_new_tokens}: allowed are integers up to "
