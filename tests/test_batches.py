@@ -1,12 +1,15 @@
 """Speedup against batch: against which baseline, and where it is said to fall under 1."""
 
+from dataclasses import replace
+
 import pytest
 from synthetic import Machine, Plan, group, merged
 
 from specbench.measure.metrics import summarize
+from specbench.records import Arm, Cell
 from specbench.report.batch_figure import draw_against_batch
 from specbench.report.batches import against_batch, batch_rows
-from specbench.report.rows import own_drafted
+from specbench.statistics import Estimate
 
 
 def summaries_at(verify_by_batch, noise=0.02, draft="small"):
@@ -43,7 +46,7 @@ def test_it_says_where_the_speedup_falls_under_1(costs, sentence, between):
     assert row["against_batch"] == sentence
     assert (row["last_above"], row["first_under"]) == between
     assert row["batches"] == " ".join(map(str, costs))
-    figure = draw_against_batch(own_drafted(summaries))
+    figure = draw_against_batch(summaries)
     assert figure.axes[0].get_title() == f"pocket-ende, T = 0\nsmall: {sentence}"
     assert [tick.get_text() for tick in figure.axes[0].get_xticklabels()] == [*map(str, costs)]
 
@@ -51,6 +54,18 @@ def test_it_says_where_the_speedup_falls_under_1(costs, sentence, between):
 def test_a_fall_that_the_intervals_leave_open_may_be_chance():
     (row,) = batch_rows(summaries_at({1: 0.0, 4: 0.7}, noise=0.6))
     assert row["against_batch"].endswith(", which may be chance")
+
+
+def test_a_fall_within_the_null_arm_may_be_chance():
+    summaries = summaries_at({1: 0.0, 4: 2.0})
+    base = next(one for one in summaries if one.cell.group.batch == 4)
+    null = replace(
+        base,
+        cell=Cell(base.cell.group, Arm(replica=1)),
+        decode_speedup=Estimate(1.0, 0.01, 1.1),
+    )
+    (row,) = batch_rows([*summaries, null])
+    assert row["against_batch"] == "falls under 1 between 1 and 4, which may be chance"
 
 
 def test_every_batch_is_held_against_the_baseline_at_that_batch():
@@ -64,4 +79,4 @@ def test_every_batch_is_held_against_the_baseline_at_that_batch():
 def test_one_batch_size_needs_no_figure_and_no_table():
     summaries = summaries_at({4: 0.0})
     assert batch_rows(summaries) == []
-    assert draw_against_batch(own_drafted(summaries)) is None
+    assert draw_against_batch(summaries) is None

@@ -50,7 +50,12 @@ def doubt_of(ratio: Estimate, null: Estimate | None) -> str | None:
     return f"the null arm is ±{percent:.{1 if percent < 10 else 0}f} %"
 
 
-def null_of(summaries: Iterable[CellSummary], group: Group) -> Estimate | None:
-    """The speedup of the group's null arm; None where it was not measured."""
-    nulls = (one for one in summaries if one.cell.group == group and one.cell.arm.replica)
-    return next((one.speedup for one in nulls if not one.cell.arm.is_peer), None)
+def null_of(
+    summaries: Iterable[CellSummary], group: Group, decode_only: bool = False
+) -> Estimate | None:
+    """The null arm's speedup in a group, end to end or after prefill; None where there is none."""
+    for one in summaries:
+        arm = one.cell.arm
+        if one.cell.group == group and arm.replica and not arm.is_peer:
+            return one.decode_speedup if decode_only else one.speedup
+    return None

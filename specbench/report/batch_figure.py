@@ -16,12 +16,12 @@ from specbench.report.series import group_title, handles_of, interval_points, sh
 from specbench.report.speed_figures import NO_DRAFT, name_speed_axis
 
 
-def draw_against_batch(drafted: Sequence[CellSummary]) -> Figure | None:
+def draw_against_batch(summaries: Sequence[CellSummary]) -> Figure | None:
     """Decode-only speedup of each draft's best gamma against batch, beside Thm 3.8.
 
     One panel per task and temperature; None where no draft was measured at two batch sizes.
     """
-    series = against_batch(drafted)
+    series = against_batch(summaries)
     panels: dict[Group, list[AgainstBatch]] = {}
     for one in series:
         panels.setdefault(one.group, []).append(one)

@@ -8,11 +8,12 @@ at batch 1, so a speedup is expected to fall.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from specbench.measure.recommendation import best_of, is_candidate
 from specbench.measure.summary import CellSummary
+from specbench.measure.verdict import FASTER, LOSES, null_of, verdict
 from specbench.records import Group
 from specbench.report.layout import TEMPERATURE, Layout, word
 from specbench.report.rows import Row, group_of, joined, own_drafted
@@ -24,12 +25,13 @@ class AgainstBatch:
     """One draft of a task and temperature at two batch sizes or more.
 
     group: that of the cells at batch 1. best: the best gamma at each batch, as in Table 2,
-    smallest batch first; its decode_speedup was measured.
+    smallest batch first; its decode_speedup was measured. nulls: that of the null arm at each.
     """
 
     group: Group
     draft: str
     best: tuple[CellSummary, ...]
+    nulls: tuple[Estimate | None, ...]
 
     @property
     def batches(self) -> tuple[int, ...]:
@@ -50,35 +52,53 @@ class AgainstBatch:
 
     @property
     def sentence(self) -> str:
-        """Where it falls under 1, in a few words, and whether the intervals leave that open."""
+        """Where it falls under 1, in a few words, and whether that may be chance."""
         under, above = self.first_under, self.last_above
-        if under is None:
-            said, decisive = "stays above 1", self.best
-        else:
-            said = "under 1 from the start"
-            if above is not None:
-                said = f"falls under 1 between {above} and {under}"
-            decisive = tuple(one for one in self.best if one.cell.group.batch == under)
-        sure = all(_decode(one).excludes(1.0) for one in decisive)
+        said, decisive = "stays above 1", [*self.batches]
+        if under is not None:
+            said = (
+                f"falls under 1 between {above} and {under}" if above else "under 1 from the start"
+            )
+            decisive = [under]
+        sure = all(self._verdict_at(batch) in {FASTER, LOSES} for batch in decisive)
         return said if sure else f"{said}, which may be chance"
 
+    def _verdict_at(self, batch: int) -> str:
+        index = self.batches.index(batch)
+        return verdict(_decode(self.best[index]), self.nulls[index])
 
-def against_batch(summaries: Iterable[CellSummary]) -> list[AgainstBatch]:
+
+def against_batch(summaries: Sequence[CellSummary]) -> list[AgainstBatch]:
     """One for each draft of a task and temperature that was measured at more than one batch."""
-    series: dict[tuple[Group, str], dict[int, list[CellSummary]]] = {}
+    series: dict[tuple[Group, str], dict[Group, list[CellSummary]]] = {}
     for one in own_drafted(summaries):
         if is_candidate(one) and one.decode_speedup is not None:
             group = one.cell.group
-            by_batch = series.setdefault((replace(group, batch=1), one.cell.arm.draft or ""), {})
-            by_batch.setdefault(group.batch, []).append(one)
+            found = series.setdefault((replace(group, batch=1), one.cell.arm.draft or ""), {})
+            found.setdefault(group, []).append(one)
     return [
-        AgainstBatch(group, draft, tuple(best_of(found[batch]) for batch in sorted(found)))
+        _against_batch(summaries, group, draft, found)
         for (group, draft), found in series.items()
         if len(found) > 1
     ]
 
 
-def batch_rows(summaries: Iterable[CellSummary]) -> list[Row]:
+def _against_batch(
+    summaries: Sequence[CellSummary],
+    group: Group,
+    draft: str,
+    found: dict[Group, list[CellSummary]],
+) -> AgainstBatch:
+    groups = sorted(found, key=lambda one: one.batch)
+    return AgainstBatch(
+        group,
+        draft,
+        tuple(best_of(found[one]) for one in groups),
+        tuple(null_of(summaries, one, decode_only=True) for one in groups),
+    )
+
+
+def batch_rows(summaries: Sequence[CellSummary]) -> list[Row]:
     """One row per task, temperature and draft; lists have an entry for each batch."""
     rows: list[Row] = []
     for one in against_batch(summaries):

@@ -37,7 +37,7 @@ def write_figures(
     drawings: dict[str, Callable[[], Figure | None]] = {
         "speedup_decode": lambda: draw_decode_speedup(drafted, decompositions),
         "speedup_total": lambda: draw_total_speedup(drafted),
-        "batch": lambda: draw_against_batch(drafted),
+        "batch": lambda: draw_against_batch(summaries),
         "accepted_lengths": lambda: draw_accepted_lengths(drafted),
         "alpha": lambda: draw_alpha(drafted),
         "gap": lambda: draw_waterfalls(decompositions),
