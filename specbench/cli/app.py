@@ -6,7 +6,6 @@ import sys
 from typing import Annotated
 
 import typer
-from typer.exceptions import TyperException
 
 from specbench import __version__
 from specbench.cli import doctor, results, sweep, theory, verify
@@ -71,7 +70,7 @@ def _run() -> int:
     try:
         # Without a command the help is what is asked for, laid out and not as an error's one line.
         return app(args=sys.argv[1:] or ["--help"], standalone_mode=False) or DONE
-    except TyperException as error:
+    except typer.TyperException as error:
         return _say(error.format_message(), error.exit_code)
     except UsageError as error:
         return _say(str(error), WRONG_USAGE)
