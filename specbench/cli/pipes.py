@@ -51,7 +51,7 @@ class _Watched:
 def watched() -> Iterator[None]:
     """Printing to a pipe without a reader raises ReaderLeft, at the latest at the end."""
     streams = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = map(_Watched, streams)  # type: ignore[assignment]
+    sys.stdout, sys.stderr = map(_Watched, streams)
     try:
         yield
         sys.stdout.flush()
