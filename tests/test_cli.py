@@ -93,6 +93,8 @@ def test_exit_codes_are_in_the_help(call) -> None:
         (["sweep", "--task", "file:none.jsonl"], 3, "none.jsonl"),
         (["sweep", "--device", "abacus"], 3, "abacus"),
         (["sweep", "--dtype", "float12"], 3, "float12"),
+        (["sweep", "--threads", "999", "--dry-run"], 3, "--threads 999"),
+        (["verify", "--threads", "999"], 3, "--threads 999"),
         (["sweep", "--batch", "9", "--limit", "4"], 3, "--batch 9"),
         (["compare-theory", "nowhere"], 2, "nowhere"),
         (["tables"], 2, "RUN"),

@@ -69,6 +69,8 @@ def test_a_pocket_target_is_not_its_own_default_draft() -> None:
         ({"temperature": (float("nan"),)}, "--temperature nan"),
         ({"temperature": (float("inf"),)}, "--temperature inf"),
         ({"gamma": (-1,)}, "--gamma -1"),
+        ({"gamma": (1, 100_000)}, "--gamma 100000"),
+        ({"gamma": (3, 9), "max_new_tokens": 8}, "--gamma 9"),
         ({"limit": 0}, "--limit 0"),
         ({"top_p": 0.0}, "--top-p 0"),
         ({"top_p": 1.5}, "--top-p 1.5"),

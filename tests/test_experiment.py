@@ -168,7 +168,9 @@ def test_a_failed_cell_is_a_row_and_the_others_go_on(tmp_path: Path) -> None:
     # A resume tries the failed cell again, and only that one.
     models["bad"] = TableModel(random_table(3))
     assert start(prepared(models=models, **options), tmp_path).run() == 0
-    assert len({g.cell for g in timed(Store(tmp_path).read().records) if g.status == OK}) == 4
+    records = Store(tmp_path).read().records
+    assert len({g.cell for g in timed(records) if g.status == OK}) == 4
+    assert {r.draft for r in records if isinstance(r, OverlapTrace)} == {"d", "bad"}
 
 
 def test_batches_keep_rows_apart(tmp_path: Path) -> None:

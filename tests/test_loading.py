@@ -23,6 +23,7 @@ from specbench.models import (
     load_model,
     load_tokenizer,
     locate,
+    num_parameters,
     pairing,
     pocket_names,
     probe,
@@ -141,6 +142,25 @@ def test_only_safetensors(tmp_path):
     assert "only pytorch_model.bin" in line
     assert "safetensors are needed" in line
     assert load_tokenizer(folder).vocab_size == tiny.PIECES
+
+
+def test_a_size_is_told_without_loading_and_refused_like_loading(tmp_path, checkpoint):
+    assert num_parameters(checkpoint) == load_model(checkpoint, **CPU).facts["num_parameters"]
+    folder = tiny.save(tiny.t5(), tmp_path)
+    weights = tmp_path / "model.safetensors"
+    weights.rename(tmp_path / "pytorch_model.bin")
+    assert refusal(num_parameters, folder) == refusal(load_model, folder, **CPU)
+    for damaged in (b"<html>not found</html>", b"\x02" + bytes(7) + b"[]", b""):
+        weights.write_bytes(damaged)
+        assert refusal(num_parameters, folder).endswith("model.safetensors is no safetensors file")
+
+
+def test_missing_tokenizer_files_are_named(tmp_path):
+    folder = tiny.save(tiny.t5(), tmp_path)
+    for path in tmp_path.glob("tokenizer*"):
+        path.unlink()
+    line = refusal(load_tokenizer, folder)
+    assert f"no tokenizer in {folder}; none of spiece.model, tokenizer.json is there" in line
 
 
 def test_weights_that_are_not_what_config_says(tmp_path):

@@ -16,9 +16,10 @@ from specbench.measure.decomposition import decompose_collected
 from specbench.measure.metrics import summarize, summarize_collected
 from specbench.measure.peers import compare_peers
 from specbench.measure.recommendation import recommend_collected, what_if
+from specbench.measure.verdict import LOSES
 from specbench.records import FAILED, Arm, Cell, Generation
 from specbench.report import console, write_figures, write_tables, write_theory_figures
-from specbench.report.best import LOSES, table2_rows
+from specbench.report.best import table2_rows
 from specbench.report.published import comparison_rows
 
 INFO = {

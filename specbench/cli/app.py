@@ -6,11 +6,18 @@ import sys
 from typing import Annotated
 
 import typer
-from typer.exceptions import TyperException
 
 from specbench import __version__
 from specbench.cli import doctor, results, sweep, theory, verify
-from specbench.cli.errors import EXIT_CODES, INTERRUPTED, WRONG_USAGE, CommandError
+from specbench.cli.errors import (
+    DONE,
+    EXIT_CODES,
+    INTERRUPTED,
+    READER_LEFT,
+    WRONG_USAGE,
+    CommandError,
+)
+from specbench.cli.pipes import ReaderLeft, watched
 from specbench.experiment.config import UsageError
 
 app = typer.Typer(
@@ -52,21 +59,25 @@ def _common(
 def main() -> None:
     """Run the command line and exit with its code; a user's mistake is one line, no traceback."""
     try:
-        # Without a command the help is what is asked for, laid out and not as an error's one line.
-        code = app(args=sys.argv[1:] or ["--help"], standalone_mode=False) or 0
-    except TyperException as error:
-        code = _say(error.format_message(), error.exit_code)
-    except UsageError as error:
-        code = _say(str(error), WRONG_USAGE)
-    except CommandError as error:
-        code = _say(str(error), error.exit_code)
-    except (KeyboardInterrupt, typer.Abort):
-        code = _say("stopped; what was measured is kept", INTERRUPTED)
-    except BrokenPipeError:
-        # The reader of a pipe has seen enough; there is nobody left to tell.
-        sys.stderr.close()
-        code = 0
+        with watched():
+            code = _run()
+    except ReaderLeft:
+        code = READER_LEFT
     sys.exit(code)
+
+
+def _run() -> int:
+    try:
+        # Without a command the help is what is asked for, laid out and not as an error's one line.
+        return app(args=sys.argv[1:] or ["--help"], standalone_mode=False) or DONE
+    except typer.TyperException as error:
+        return _say(error.format_message(), error.exit_code)
+    except UsageError as error:
+        return _say(str(error), WRONG_USAGE)
+    except CommandError as error:
+        return _say(str(error), error.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        return _say("stopped; what was measured is kept", INTERRUPTED)
 
 
 def _say(message: str, code: int) -> int:

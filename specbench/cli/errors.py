@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-DONE, WRONG_USAGE, REFUSED, FAILED_CELLS, INTERRUPTED = 0, 2, 3, 4, 130
+DONE, WRONG_USAGE, REFUSED, FAILED_CELLS, INTERRUPTED, READER_LEFT = 0, 2, 3, 4, 130, 141
 
 EXIT_CODES = """Exit codes: 0 done; 2 wrong usage; 3 refused before measuring (a model, pair or
 prompt set that cannot be used, or a check that failed); 4 finished with failed cells; 130 stopped
-by Ctrl-C."""
+by Ctrl-C; 141 the reader of the output has left, as `| head` does."""
 
 
 class CommandError(Exception):

@@ -88,13 +88,14 @@ def _show(store: Store, output: Output) -> int:
     from specbench.report import console as show
 
     with output.busy("tables and figures"):
-        found = evaluate(store.folder)
+        found = evaluate(store.folder, output)
         paths = [*found.write_tables(), *found.write_figures()]
     num_failed = sum(one.num_failed > 0 for one in found.summaries)
     output.results(
         {
             "run": str(store.folder),
             "table2": show.table2_rows(found.summaries),
+            "batch": show.batch_rows(found.summaries),
             "table4": show.table4_rows(found.summaries, found.decompositions),
             "num_failed_cells": num_failed,
             "files": [str(path) for path in paths],

@@ -62,17 +62,33 @@ class Evaluated:
         )
 
 
-def evaluate(folder: Path | None) -> Evaluated:
-    """Read a run and compute its numbers. Raises UsageError where there is none."""
+def evaluate(folder: Path | None, output: Output) -> Evaluated:
+    """Read a run and compute its numbers; says so where its last line was left unfinished.
+
+    Raises UsageError where there is none, where nothing was measured, and for a raw line that
+    cannot be; the message names the line.
+    """
     from specbench.experiment.folders import latest_run
-    from specbench.experiment.store import Store
+    from specbench.experiment.store import RAW, Store
     from specbench.measure.collection import collect
     from specbench.measure.decomposition import decompose_collected
     from specbench.measure.metrics import summarize_collected
+    from specbench.measure.validation import InvalidRecord
 
     folder = folder or latest_run()
     run = Store(folder).read()
-    collected = collect(run.cells, run.records, seed=run.info["config"]["seed"])
+    if run.torn is not None:
+        output.note(f"{folder / RAW} line {run.torn} was left unfinished and is dropped")
+    if not run.records:
+        raise UsageError(
+            f"RUN {folder}: {RAW} holds no measurement; allowed is a run that has begun to "
+            "measure (`specbench sweep --resume` goes on with it)"
+        )
+    try:
+        collected = collect(run.cells, run.records, seed=run.info["config"]["seed"])
+    except InvalidRecord as error:
+        line = run.line_of(error.record)
+        raise UsageError(f"RUN {folder}: {RAW} line {line}: {error}") from None
     return Evaluated(
         folder, run, collected, summarize_collected(collected), decompose_collected(collected)
     )
@@ -86,7 +102,8 @@ def compare_theory(run: RUN = None, json: JSON = False, quiet: QUIET = False) ->
     """
     from specbench.report import console as show
 
-    found, output = evaluate(run), Output(json, quiet)
+    output = Output(json, quiet)
+    found = evaluate(run, output)
     output.note(f"run folder {found.folder}")
     output.results(
         {
@@ -113,7 +130,8 @@ def recommend(
     from specbench.measure.recommendation import what_if as suppose
     from specbench.report import console as show
 
-    found, output = evaluate(run), Output(json, quiet)
+    output = Output(json, quiet)
+    found = evaluate(run, output)
     advice = recommend_collected(found.collected, found.summaries)
     supposed = suppose(found.summaries, **_supposition(what_if)) if what_if else []
     output.note(f"run folder {found.folder}")
@@ -135,7 +153,8 @@ def peers(run: RUN = None, json: JSON = False, quiet: QUIET = False) -> None:
     """
     from specbench.report import console as show
 
-    found, output = evaluate(run), Output(json, quiet)
+    output = Output(json, quiet)
+    found = evaluate(run, output)
     comparisons = found.compare_peers()
     output.note(f"run folder {found.folder}")
     output.results(
@@ -147,7 +166,8 @@ def tables(run: RUN = None, json: JSON = False, quiet: QUIET = False) -> None:
     """Make the tables of a run again from its raw lines (CSV and Markdown)."""
     from specbench.report import console as show
 
-    found, output = evaluate(run), Output(json, quiet)
+    output = Output(json, quiet)
+    found = evaluate(run, output)
     paths = found.write_tables()
     output.results(
         {"run": str(found.folder), "files": [str(path) for path in paths]},
@@ -158,7 +178,8 @@ def tables(run: RUN = None, json: JSON = False, quiet: QUIET = False) -> None:
 
 def plot(run: RUN = None, json: JSON = False, quiet: QUIET = False) -> None:
     """Draw the figures of a run again from its raw lines."""
-    found, output = evaluate(run), Output(json, quiet)
+    output = Output(json, quiet)
+    found = evaluate(run, output)
     with output.busy("figures"):
         paths = found.write_figures()
     files = [str(path) for path in paths]

@@ -62,6 +62,7 @@ def verify(
         "target": target,
         "draft": tuple(draft) if draft else ("pocket/small",),
         "task": tuple(task) if task else None,
+        "gamma": (1,),  # the proof chooses its own; whatever the limit, one fits
         "temperature": float_range("--temperature", temperature),
         "top_k": top_k, "top_p": top_p, "dtype": dtype, "device": device, "threads": threads,
         "seed": seed, "limit": limit, "max_new_tokens": max_new_tokens, "prefix": prefix,

@@ -73,8 +73,9 @@ class Config:
         gamma, arm = tuple(sorted({*self.gamma})), tuple(dict.fromkeys(self.arm))
         config = replace(self, gamma=gamma, arm=arm)
         if config.target.startswith("pocket/"):
-            drafts = POCKET_DRAFTS if any(config.gamma) else ()  # gamma 0 alone needs none
-            drafts = tuple(name for name in drafts if name != config.target)
+            # Gamma 0 alone needs none.
+            known = POCKET_DRAFTS if any(config.gamma) else ()
+            drafts = tuple(name for name in known if name != config.target)
             config = replace(config, draft=config.draft or drafts, task=config.task or POCKET_TASKS)
         if any(config.gamma) and not config.draft:
             raise UsageError(
@@ -110,6 +111,12 @@ class Config:
             for value in getattr(self, name):
                 if value < lowest:
                     raise UsageError(f"{flag(name)} {value}: allowed are integers >= {lowest}")
+        widest = max(self.gamma, default=0)
+        if widest > self.max_new_tokens:
+            raise UsageError(
+                f"--gamma {widest}: allowed are integers up to --max-new-tokens "
+                f"{self.max_new_tokens}, for no round drafts more than an output holds"
+            )
         if self.min_new_tokens > self.max_new_tokens:
             raise UsageError(
                 f"--min-new-tokens {self.min_new_tokens}: allowed are integers up to "
@@ -177,7 +184,7 @@ def _value(path: Path, name: str, value: Any) -> Any:
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise UsageError(f"{where} {value!r}: allowed are a string or a list of strings")
         return tuple(value)
-    kinds = dict.fromkeys(("top_p", "max_minutes", "target_width"), float)
+    kinds: dict[str, type] = dict.fromkeys(("top_p", "max_minutes", "target_width"), float)
     kinds |= dict.fromkeys(("target", "dtype", "device", "prefix"), str)
     allowed: type = {**kinds, "verify": bool}.get(name, int)
     if allowed is float and isinstance(value, int):

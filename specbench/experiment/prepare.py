@@ -17,7 +17,7 @@ import torch
 from specbench import __version__
 from specbench.experiment.config import Config
 from specbench.experiment.plan import plan
-from specbench.measure import environment
+from specbench.measure import environment, host
 from specbench.measure.harness import Bench
 from specbench.measure.timing import stopwatch_for
 from specbench.models import (
@@ -111,6 +111,7 @@ def silent(text: str) -> None:
 
 def outline(config: Config, say: Say = silent) -> Outline:
     """All that can be known without weights. Raises ModelError, PromptError or Refused."""
+    _check_threads(config.threads)
     device = resolve_device(config.device)
     dtype = resolve_dtype(config.dtype, device)
     say("tokenizers")
@@ -148,8 +149,8 @@ def outline(config: Config, say: Say = silent) -> Outline:
 
 def prepare(config: Config, say: Say = silent) -> Prepared:
     """Load and check all that the sweep needs. Raises ModelError, PromptError or Refused."""
-    threads = environment.set_threads(config.threads)
     outlined = outline(config, say)
+    threads = environment.set_threads(config.threads)
     models = {name: _load(outlined, name, say) for name in outlined.tokenizers}
     for model in models.values():
         probe(model)
@@ -172,6 +173,15 @@ def prepare(config: Config, say: Say = silent) -> Prepared:
         "notes": outlined.notes,
     }
     return Prepared(config, outlined.groups, bench, outlined.prompts, info, outlined.notes)
+
+
+def _check_threads(threads: int | None) -> None:
+    cores = host.num_usable_cores()
+    if threads is not None and threads > cores:
+        raise Refused(
+            f"--threads {threads}: allowed are integers up to {cores}, the cores that this process "
+            "may run on; threads that wait for each other's core would be timed waiting"
+        )
 
 
 def _load(outlined: Outline, name: str, say: Say, lean: bool = True) -> LoadedModel:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from math import isfinite
 from typing import Any
 
 from specbench.experiment.prepare import Prepared
@@ -171,8 +172,12 @@ class Sweep:
                 for draft in drafts:
                     self._say(baseline, f"alpha of {draft}")
                     trace = OverlapTrace(baseline.key, draft, item.id, ())
-                    if record_key(trace) not in self._done:
-                        self._keep(self._bench.trace_overlap(baseline, draft, item, tokens))
+                    if record_key(trace) in self._done:
+                        continue
+                    trace = self._bench.trace_overlap(baseline, draft, item, tokens)
+                    # A draft without finite logits has no overlap; its failed cells say why.
+                    if all(isfinite(value) for value in trace.overlaps):
+                        self._keep(trace)
 
     def _time_steps(self, cells: list[Cell], batches: list[Batch]) -> None:
         """Single calls of target and drafts behind the median length that the run decoded."""

@@ -7,7 +7,6 @@ the folder is made from them. Knows nothing of formatting.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -34,11 +33,25 @@ _GROWING = {"sessions", "max_minutes", "target_width"}
 
 @dataclass(frozen=True)
 class Run:
-    """A run as it was read: `info` is what run.json holds, `cells` the whole grid."""
+    """A run as it was read: `info` is what run.json holds, `cells` the whole grid.
+
+    torn: the number of a last line that was left unfinished and is in no record, None where
+    every line is whole.
+    """
 
     info: dict[str, Any]
     cells: list[Cell]
-    records: list[Record]
+    numbered: dict[tuple[Any, ...], tuple[int, Record]]
+    torn: int | None = None
+
+    @property
+    def records(self) -> list[Record]:
+        """Of several records about the same thing the last one, in the order of first mention."""
+        return [record for _, record in self.numbered.values()]
+
+    def line_of(self, record: Record) -> int:
+        """The number of the raw line that a record was read from, from 1."""
+        return self.numbered[record_key(record)][0]
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -112,33 +125,56 @@ class Store:
 
     def read(self) -> Run:
         """The whole run. Raises UsageError where the folder holds none or a broken one."""
-        path = self.folder / INFO
+        info = self._info()
+        if info.get("schema_version") != SCHEMA_VERSION:
+            raise UsageError(
+                f"RUN {self.folder}: schema version {info.get('schema_version')}; "
+                f"allowed is {SCHEMA_VERSION}"
+            )
         try:
-            info = json.loads(path.read_text(encoding="utf-8"))
+            cells = [_cell(item) for item in info.pop("cells")]
+        except (TypeError, KeyError, ValueError) as error:
+            raise UsageError(f"RUN {self.folder}: {INFO}: cells: {error}") from None
+        return self._with_lines(info, cells)
+
+    def _info(self) -> dict[str, Any]:
+        try:
+            info = json.loads((self.folder / INFO).read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise UsageError(
                 f"RUN {self.folder}: holds no {INFO}; allowed is the folder of a sweep"
             ) from None
         except (OSError, ValueError) as error:
             raise UsageError(f"RUN {self.folder}: {INFO} cannot be read ({error})") from None
-        if info.get("schema_version") != SCHEMA_VERSION:
-            raise UsageError(
-                f"RUN {self.folder}: schema version {info.get('schema_version')}; "
-                f"allowed is {SCHEMA_VERSION}"
-            )
-        cells = [_cell(item) for item in info.pop("cells")]
-        return Run(info, cells, _latest(self._lines()))
+        if not isinstance(info, dict):
+            raise UsageError(f"RUN {self.folder}: {INFO} is no JSON object")
+        return info
 
-    def _lines(self) -> Iterator[Record]:
-        path = self.folder / RAW
-        with path.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
-                if not line.endswith("\n"):
-                    return  # a kill left it unfinished; `_repair` cuts it off before a resume
-                try:
-                    yield from_dict(json.loads(line))
-                except ValueError as error:
-                    raise UsageError(f"RUN {self.folder}: {RAW} line {number}: {error}") from None
+    def _with_lines(self, info: dict[str, Any], cells: list[Cell]) -> Run:
+        numbered: dict[tuple[Any, ...], tuple[int, Record]] = {}
+        try:
+            lines = (self.folder / RAW).read_bytes().splitlines(keepends=True)
+        except OSError as error:
+            raise UsageError(f"RUN {self.folder}: {RAW}: {error.strerror}") from None
+        for number, line in enumerate(lines, 1):
+            if not line.endswith(b"\n"):
+                # A kill left it unfinished; `_repair` cuts it off before a resume.
+                return Run(info, cells, numbered, torn=number)
+            try:
+                record = from_dict(json.loads(line))
+            except ValueError as error:
+                raise UsageError(
+                    f"RUN {self.folder}: {RAW} line {number}: {_said(error)}"
+                ) from None
+            numbered[record_key(record)] = number, record
+        return Run(info, cells, numbered)
+
+
+def _said(error: ValueError) -> str:
+    """A parser counts lines from the start of what it was given, which is one line."""
+    if isinstance(error, json.JSONDecodeError):
+        return f"not valid JSON ({error.msg}, column {error.colno})"
+    return str(error)
 
 
 def unlike(before: dict[str, Any], now: dict[str, Any]) -> list[tuple[str, Any, Any]]:
@@ -179,11 +215,6 @@ def record_key(record: Record) -> tuple[Any, ...]:
     values.pop("overlaps", None)
     values.pop("seconds", None)
     return (kind, *values.values())
-
-
-def _latest(records: Iterator[Record]) -> list[Record]:
-    """Of several records about the same thing the last one, in the order of first mention."""
-    return list({record_key(record): record for record in records}.values())
 
 
 def _cell(item: dict[str, Any]) -> Cell:

@@ -13,7 +13,7 @@ import numpy as np
 from specbench.measure.repeats import Paired, paired
 from specbench.measure.steps import StepCosts
 from specbench.measure.tally import Prompt, Tally, tally
-from specbench.measure.validation import InvalidRecord, name_of
+from specbench.measure.validation import InvalidRecord, check_alone
 from specbench.records import (
     Arm,
     Cell,
@@ -67,15 +67,19 @@ def baseline_of(cell: Cell) -> Cell:
 def collect(
     cells: Sequence[Cell], records: Iterable[Record], seed: int, resamples: int = 2000
 ) -> Collected:
-    """The run's records by cell. Raises InvalidRecord for a record that belongs to no cell."""
+    """The run's records by cell.
+
+    Raises InvalidRecord for a record that belongs to no cell or contradicts itself.
+    """
     generations: dict[str, list[Generation]] = {cell.key: [] for cell in cells}
     traces: dict[tuple[str, str], dict[str, OverlapTrace]] = {}
     steps: list[StepTimes] = []
     differences: dict[str, dict[str, TokenDifference]] = {}
     for record in records:
+        if record.cell not in generations:
+            raise InvalidRecord(record, ": the run has no such cell")
+        check_alone(record)
         if isinstance(record, Generation):
-            if record.cell not in generations:
-                raise InvalidRecord(f"{name_of(record)}: the run has no such cell")
             generations[record.cell].append(record)
         elif isinstance(record, OverlapTrace):
             traces.setdefault((record.cell, record.draft), {})[record.prompt_id] = record

@@ -13,6 +13,7 @@ from specbench import theory
 from specbench.measure.collection import Collected, collect, shared_prompts
 from specbench.measure.metrics import speedup, summarize_collected
 from specbench.measure.summary import CellSummary
+from specbench.measure.verdict import FASTER, doubt_of, null_of, verdict
 from specbench.records import Cell, Group, Record
 from specbench.statistics import Estimate
 
@@ -52,24 +53,35 @@ class DraftAdvice:
 class Recommendation:
     """What to deploy for one group. best.cell.arm.gamma = 0 means: do not speculate.
 
-    speedup: end to end, of the best arm against the baseline. is_sure: whether its interval
-    lies above 1 (a baseline that wins needs no proof). advantage: seconds per token of the
-    runner-up / those of the best, paired; the difference is real where it excludes 1. The best
-    of several noisy arms looks a little better than it is.
+    speedup: end to end, of the best arm against the baseline. null: of the group's null arm,
+    None where none was measured. advantage: seconds per token of the runner-up / those of the
+    best, paired. The best of several noisy arms looks a little better than it is.
     """
 
     group: Group
     best: CellSummary
     speedup: Estimate
-    is_sure: bool
+    null: Estimate | None
     runner_up: CellSummary | None
     advantage: Estimate | None
     drafts: tuple[DraftAdvice, ...]
 
     @property
+    def verdict(self) -> str:
+        """What may be said of the best arm against the baseline; see `measure.verdict`."""
+        return verdict(self.speedup, self.null)
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether the best arm is shown to be faster; a baseline that wins needs no proof."""
+        return self.best.cell.arm.is_baseline or self.verdict == FASTER
+
+    @property
     def is_real(self) -> bool:
-        """Whether the best arm is faster than the runner-up beyond the interval."""
-        return self.advantage is not None and self.advantage.excludes(1.0)
+        """Whether the best arm is faster than the runner-up, beyond the interval of both and
+        beyond what the null arm shows of no difference."""
+        found = self.advantage
+        return found is not None and found.excludes(1.0) and doubt_of(found, self.null) is None
 
 
 def recommend(cells: Sequence[Cell], records: Iterable[Record], seed: int) -> list[Recommendation]:
@@ -87,7 +99,7 @@ def recommend_collected(
         if is_candidate(summary):
             groups.setdefault(summary.cell.group, []).append(summary)
     return [
-        _recommend(collected, group, candidates)
+        _recommend(collected, candidates, null_of(summaries, group))
         for group, candidates in groups.items()
         if any(one.cell.arm.is_baseline for one in candidates)
     ]
@@ -114,18 +126,17 @@ def _speed(summary: CellSummary) -> float:
 
 
 def _recommend(
-    collected: Collected, group: Group, candidates: Sequence[CellSummary]
+    collected: Collected, candidates: Sequence[CellSummary], null: Estimate | None
 ) -> Recommendation:
     best = best_of(candidates)
     assert best.speedup is not None  # `is_candidate`
     others = [one for one in candidates if one is not best]
     runner_up = best_of(others) if others else None
-    low = best.speedup.low
     return Recommendation(
-        group=group,
+        group=best.cell.group,
         best=best,
         speedup=best.speedup,
-        is_sure=best.cell.arm.is_baseline or (low is not None and low > 1.0),
+        null=null,
         runner_up=runner_up,
         advantage=_advantage(collected, best, runner_up),
         drafts=tuple(_advice(candidates, draft) for draft in _drafts(candidates)),

@@ -116,7 +116,8 @@ def repeat_error(seconds: np.ndarray, sessions: np.ndarray) -> np.ndarray:
         variances.append(np.where(counts > 1, squares / np.maximum(counts - 1, 1), np.nan))
     variance = over_sessions(np.array(variances).reshape(len(variances), len(seconds)))
     counts = np.maximum(np.isfinite(seconds).sum(axis=1), 1)
-    return np.sqrt(variance / counts) / over_sessions(by_session(seconds, sessions))
+    errors = np.sqrt(variance / counts) / over_sessions(by_session(seconds, sessions))
+    return np.asarray(errors)
 
 
 def _medians(table: np.ndarray) -> np.ndarray:

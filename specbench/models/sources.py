@@ -78,16 +78,27 @@ def fingerprint(source: Source) -> str:
 def num_parameters(name: str) -> int | None:
     """How many numbers the safetensors of `name` hold, from their headers alone.
 
-    None where the weights are not on this machine; nothing is fetched for the answer.
+    None where the weights are on the hub and not on this machine; nothing is fetched for the
+    answer. Raises ModelError for a local folder without safetensors, and for a file that is none.
     """
-    paths = sorted(locate(name, weights=False).folder.glob("*.safetensors"))
-    total = 0
-    for path in paths:
-        with path.open("rb") as file:
-            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-        shapes = (entry["shape"] for key, entry in header.items() if key != "__metadata__")
-        total += sum(math.prod(shape) for shape in shapes)
-    return total if paths else None
+    source = locate(name, weights=False)
+    paths = sorted(source.folder.glob("*.safetensors"))
+    if source.commit is None:
+        _check_weights(source)
+    return sum(_num_numbers(source, path) for path in paths) if paths else None
+
+
+def _num_numbers(source: Source, path: Path) -> int:
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        # A text in the place of weights, such as an error page, claims a header beyond its end.
+        header = file.read(size) if size <= path.stat().st_size else b""
+    try:
+        entries = json.loads(header)
+        shapes = [entry["shape"] for key, entry in entries.items() if key != "__metadata__"]
+        return sum(math.prod(shape) for shape in shapes)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ModelError(f"model {source.name!r}: {path} is no safetensors file") from None
 
 
 _ALLOWED = "allowed are pocket/NAME, a folder, or a Hugging Face id with optional @revision"

@@ -130,19 +130,16 @@ class LeanT5:
         place = {prompt: index for index, prompt in enumerate(dict.fromkeys(map(tuple, prompts)))}
         ids, padding = self._padded(list(place))
         self.num_encoder_calls += 1
-        encoded = [*encode(self.weights, ids, padding), padding]
+        keys, values = encode(self.weights, ids, padding)
         if len(place) < len(prompts):
             rows = placed([place[tuple(prompt)] for prompt in prompts], self.device)
-            encoded = [
-                part if part is None else self._taken(part, rows, dim)
-                for part, dim in zip(encoded, (1, 1, 0), strict=True)
-            ]
-        keys, values, padding = encoded
+            keys, values = self._taken(keys, rows, 1), self._taken(values, rows, 1)
+            padding = None if padding is None else self._taken(padding, rows, 0)
         return keys, values, padding
 
     def _taken(self, part: Tensor, rows: Tensor, dim: int) -> Tensor:
         """The rows of a tensor whose dimension `dim` is (B * H)."""
-        split = part.unflatten(dim, (-1, self.weights.num_heads))
+        split: Tensor = part.unflatten(dim, (-1, self.weights.num_heads))
         return split.index_select(dim, rows).flatten(dim, dim + 1)
 
     def _padded(self, prompts: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor | None]:

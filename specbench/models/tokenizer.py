@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from specbench.models.errors import ModelError
@@ -60,7 +61,7 @@ class Tokenizer:
 def load_tokenizer(name: str) -> Tokenizer:
     """The tokenizer of a model name; its weights are neither needed nor fetched.
 
-    Raises ModelError when there is none, or when sentencepiece is missing for it.
+    Raises ModelError when its files are missing, or when sentencepiece is missing for it.
     """
     source = locate(name, weights=False)
     config = load_config(name, str(source.folder))
@@ -73,6 +74,7 @@ def load_tokenizer(name: str) -> Tokenizer:
             )
         except Exception as error:  # noqa: BLE001  transformers raises whatever its backend did
             raise ModelError(_reason(name, error)) from None
+    _check_files(name, source.folder, backend)
     return Tokenizer(
         name=name,
         backend=backend,
@@ -96,6 +98,15 @@ def load_config(name: str, folder: str) -> Any:
         except Exception as error:  # noqa: BLE001  a missing key, unknown model type, broken JSON, ...
             line = _first_line(error)
             raise ModelError(f"model {name!r}: config.json cannot be used: {line}") from None
+
+
+def _check_files(name: str, folder: Path, backend: Any) -> None:
+    """Without any file transformers makes up a tokenizer that has only special tokens."""
+    files = list(backend.vocab_files_names.values())
+    if files and not any((folder / file).is_file() for file in files):
+        raise ModelError(
+            f"model {name!r}: no tokenizer in {folder}; none of {', '.join(files)} is there"
+        )
 
 
 def _eos(config: Any, backend: Any) -> int | None:

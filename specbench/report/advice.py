@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from specbench.measure.recommendation import MAX_GAMMA, Predicted, Recommendation
+from specbench.measure.verdict import WITHHELD
 from specbench.report.layout import (
     MISSING,
     TEMPERATURE,
@@ -15,7 +16,7 @@ from specbench.report.layout import (
     value,
     word,
 )
-from specbench.report.rows import Row, Value
+from specbench.report.rows import Row, Value, estimate_of
 
 
 def recommendation_rows(advice: Iterable[Recommendation]) -> list[Row]:
@@ -32,6 +33,8 @@ def recommendation_rows(advice: Iterable[Recommendation]) -> list[Row]:
             "speedup_low": one.speedup.low,
             "speedup_high": one.speedup.high,
             "is_sure": one.is_sure,
+            "verdict": one.verdict,
+            **estimate_of("null_speedup", one.null),
             "runner_up_draft": one.runner_up.cell.arm.draft if one.runner_up else None,
             "runner_up_gamma": one.runner_up.cell.arm.gamma if one.runner_up else None,
             "advantage": one.advantage.value if one.advantage else None,
@@ -97,7 +100,18 @@ def _arm(draft: Value, gamma: Value) -> str:
 def _sure(row: Row) -> str:
     if row["gamma"] == 0:
         return "nothing beats the baseline"
-    return "yes" if row["is_sure"] else "not shown"
+    if row["is_sure"]:
+        return "yes"
+    return str(row["verdict"]) if _is_withheld(row) else "not shown"
+
+
+def _use(row: Row) -> str:
+    arm = _arm(row["draft"], row["gamma"])
+    return f"{WITHHELD}; fastest was {arm}" if _is_withheld(row) else arm
+
+
+def _is_withheld(row: Row) -> bool:
+    return str(row["verdict"]).startswith(WITHHELD)
 
 
 def _break_even(row: Row) -> str:
@@ -118,7 +132,7 @@ RECOMMENDATIONS = Layout(
         word("task"),
         TEMPERATURE,
         value("batch"),
-        Column("use", lambda row: _arm(row["draft"], row["gamma"]), number=False),
+        Column("use", _use, number=False),
         interval("speedup", "speedup"),
         Column("faster than 1?", _sure, number=False),
         Column(
@@ -129,6 +143,13 @@ RECOMMENDATIONS = Layout(
             "difference",
             lambda row: "real" if row["difference_is_real"] else "within the noise",
             number=False,
+        ),
+    ),
+    (
+        (
+            "The null arm is the baseline timed a second time, whose true ratio is 1. Where its "
+            "interval excludes 1, or reaches as far from 1 as a speedup, the difference cannot be "
+            "told and the verdict is withheld; more prompts, --sessions or a quieter machine help."
         ),
     ),
 )

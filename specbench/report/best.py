@@ -1,6 +1,7 @@
 """Table 2: the best gamma of every draft, not speculating included.
 
-Owns when speculation is said to win. A draft that loses is a result like any other.
+A draft that loses is a result like any other. When speculation is said to win, `measure.verdict`
+decides.
 """
 
 from __future__ import annotations
@@ -9,14 +10,11 @@ from collections.abc import Sequence
 
 from specbench.measure.recommendation import best_of, is_candidate
 from specbench.measure.summary import CellSummary
+from specbench.measure.verdict import null_of, verdict
 from specbench.records import Group
 from specbench.report.layout import TEMPERATURE, Column, Layout, interval, interval_of, value, word
 from specbench.report.rows import Row, estimate_of, flag_text, group_of, own_drafted
 from specbench.statistics import Estimate
-
-FASTER = "faster"
-NOT_SHOWN = "not shown to be faster"
-LOSES = "speculation loses"
 
 
 def table2_rows(summaries: Sequence[CellSummary]) -> list[Row]:
@@ -36,7 +34,7 @@ def table2_rows(summaries: Sequence[CellSummary]) -> list[Row]:
 def _table2_row(group: Group, draft: str, own: Sequence[CellSummary]) -> Row:
     drafted = [one for one in own if one.cell.arm.draft == draft]
     candidates = [one for one in drafted if is_candidate(one)]
-    null = next((one.speedup for one in own if one.cell.arm.replica), None)
+    null = null_of(own, group)
     one = best_of(candidates) if candidates else drafted[0]
     speedup = one.speedup if candidates else None
     loses = speedup is not None and speedup.value <= 1.0
@@ -50,17 +48,10 @@ def _table2_row(group: Group, draft: str, own: Sequence[CellSummary]) -> Row:
         **estimate_of("decode_speedup", Estimate(1.0) if loses else one.decode_speedup),
         "best_speculative_gamma": gamma,
         **estimate_of("speculative_speedup", speedup),
-        "verdict": _missing(drafted) if speedup is None else _verdict(speedup),
+        "verdict": _missing(drafted) if speedup is None else verdict(speedup, null),
         **estimate_of("null_speedup", null),
         "flags": flag_text(one),
     }
-
-
-def _verdict(speedup: Estimate) -> str:
-    low, high = speedup.low, speedup.high
-    if low is not None and low > 1.0:
-        return FASTER
-    return LOSES if high is not None and high < 1.0 else NOT_SHOWN
 
 
 def _missing(drafted: Sequence[CellSummary]) -> str:
@@ -112,6 +103,10 @@ TABLE_2 = Layout(
             "bootstrap over prompts). The best of several noisy arms looks a little better "
             "than it is."
         ),
-        "null: the baseline timed a second time as if it were an arm; 1 is right.",
+        (
+            "null: the baseline timed a second time as if it were an arm; 1 is right. A verdict "
+            "is withheld where the interval of the null arm excludes 1, or reaches as far from 1 "
+            "as the speedup: differences below that cannot be told in this group."
+        ),
     ),
 )

@@ -21,6 +21,7 @@ from specbench.report.advice import (
     recommendation_rows,
     what_if_rows,
 )
+from specbench.report.batches import BATCHES, batch_rows
 from specbench.report.best import TABLE_2, table2_rows
 from specbench.report.grid import grid_rows
 from specbench.report.layout import Layout
@@ -30,6 +31,7 @@ from specbench.report.published import PAPER, TABLE_1, paper_rows, table1_rows
 from specbench.report.rows import Row
 
 __all__ = [
+    "batch_rows",
     "gap",
     "gap_rows",
     "grid_rows",
@@ -51,8 +53,9 @@ __all__ = [
 
 
 def table2(summaries: Sequence[CellSummary]) -> RenderableType:
-    """The best gamma of every draft."""
-    return _table(TABLE_2, table2_rows(summaries))
+    """The best gamma of every draft, and where a larger batch takes its gain away."""
+    shown, by_batch = _table(TABLE_2, table2_rows(summaries)), batch_rows(summaries)
+    return Group(shown, _table(BATCHES, by_batch)) if by_batch else shown
 
 
 def table4(

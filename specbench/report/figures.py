@@ -14,6 +14,7 @@ from specbench.measure.decomposition import Decomposition
 from specbench.measure.summary import CellSummary
 from specbench.report import provenance, style
 from specbench.report.acceptance_figures import draw_accepted_lengths, draw_alpha
+from specbench.report.batch_figure import draw_against_batch
 from specbench.report.provenance import Info
 from specbench.report.rows import own_drafted
 from specbench.report.speed_figures import draw_decode_speedup, draw_total_speedup
@@ -36,6 +37,7 @@ def write_figures(
     drawings: dict[str, Callable[[], Figure | None]] = {
         "speedup_decode": lambda: draw_decode_speedup(drafted, decompositions),
         "speedup_total": lambda: draw_total_speedup(drafted),
+        "batch": lambda: draw_against_batch(summaries),
         "accepted_lengths": lambda: draw_accepted_lengths(drafted),
         "alpha": lambda: draw_alpha(drafted),
         "gap": lambda: draw_waterfalls(decompositions),

@@ -66,9 +66,15 @@ def caption(info: Info, summaries: Sequence[CellSummary]) -> str:
     known = facts(info, summaries)
     shown = f"{known['hardware']}; {known['dtype']}; batch {known['batch']}; target "
     shown += (
-        f"{known['target']}; {known['allowed output tokens']} output tokens; seed {known['seed']}; "
+        f"{known['target']}; {known['allowed output tokens']} output tokens; prompts: "
+        f"{_num_prompts(info)}; seed {known['seed']}; "
     )
     return shown + f"commit {known['commit']}"
+
+
+def _num_prompts(info: Info) -> str:
+    counts = (f"{about.get('num_prompts', '?')} of {task}" for task, about in _tasks(info))
+    return ", ".join(counts) or UNKNOWN
 
 
 def columns(info: Info, task: str) -> dict[str, str]:

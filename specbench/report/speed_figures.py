@@ -38,7 +38,7 @@ _PARTS: dict[str, Any] = {
     "linestyle": ":",
     "linewidth": 1.6,
 }
-_NO_DRAFT: dict[str, Any] = {"label": "no draft", "color": "black", "linewidth": 0.9}
+NO_DRAFT: dict[str, Any] = {"label": "no draft", "color": "black", "linewidth": 0.9}
 
 
 def draw_total_speedup(drafted: Sequence[CellSummary]) -> Figure | None:
@@ -59,8 +59,8 @@ def draw_total_speedup(drafted: Sequence[CellSummary]) -> Figure | None:
         _finish(axes, group_title(group))
     for axes in flat[len(groups) :]:
         style.hide(axes)
-    _label(grid, "speedup, end to end", [one.speedup for one in known])
-    handles = [*handles_of(drafts), Line2D([], [], **_NO_DRAFT)]
+    name_speed_axis(grid, "speedup, end to end", [one.speedup for one in known])
+    handles = [*handles_of(drafts), Line2D([], [], **NO_DRAFT)]
     figure.legend(handles=handles, loc="outside upper center", ncols=min(5, len(handles)))
     return figure
 
@@ -87,9 +87,9 @@ def draw_decode_speedup(
             _line(axes, own, predicted.get, _FORMULA)
             interval_points(axes, [(one.cell.arm.gamma, one.decode_speedup) for one in own], index)
             _finish(axes, f"{group_title(group)}\n{short(draft)}")
-    _label(grid, "speedup, decode only", [one.decode_speedup for one in known])
+    name_speed_axis(grid, "speedup, decode only", [one.decode_speedup for one in known])
     measured = Line2D([], [], color=style.GREY, marker="s", label="measured")
-    lines = [Line2D([], [], **look) for look in (_FORMULA, _PARTS, _NO_DRAFT)]
+    lines = [Line2D([], [], **look) for look in (_FORMULA, _PARTS, NO_DRAFT)]
     figure.legend(handles=[measured, *lines], loc="outside upper center", ncols=2)
     return figure
 
@@ -106,20 +106,24 @@ def _line(
 
 
 def _finish(axes: Axes, title: str) -> None:
-    axes.axhline(1.0, zorder=1, **_NO_DRAFT)
+    axes.axhline(1.0, zorder=1, **NO_DRAFT)
     axes.set_title(title)
     axes.set_xlabel("γ (drafted tokens per round)")
     style.whole_numbers(axes)
 
 
-def _label(grid: Sequence[Sequence[Axes]], label: str, measured: Sequence[Estimate | None]) -> None:
+def name_speed_axis(
+    grid: Sequence[Sequence[Axes]], label: str, measured: Sequence[Estimate | None]
+) -> None:
     """Name the y axes, and let intervals from a handful of prompts leave the panel rather than
-    flatten everything else."""
+    flatten everything else; an arrow says which."""
     most = max([1.0, *(found.value for found in measured if found is not None)])
     for row in grid:
         row[0].set_ylabel(label)
         bottom, top = row[0].get_ylim()
         row[0].set_ylim(max(bottom, 0.0), min(top, 2.5 * most))
+        for axes in row:
+            style.mark_cut(axes)
 
 
 def _own(known: Sequence[CellSummary], group: Group, draft: str) -> list[CellSummary]:

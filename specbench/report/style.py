@@ -13,6 +13,7 @@ from textwrap import fill
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
+from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -65,8 +66,21 @@ def panels(
 
 
 def whole_numbers(axes: Axes) -> None:
-    """Ticks at integers only, along x."""
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    """Ticks at integers only, along x; one of them where there is only one."""
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+
+
+def mark_cut(axes: Axes) -> None:
+    """An arrow where an interval leaves the panel above; called once its limits are set."""
+    top = axes.get_ylim()[1]
+    for drawn in axes.containers:
+        if not isinstance(drawn, ErrorbarContainer):
+            continue
+        for bars in drawn.lines[2]:
+            cut = [float(high[0]) for _, high in bars.get_segments() if high[1] > top]
+            axes.scatter(
+                cut, [top] * len(cut), s=18, marker="^", color=bars.get_color(), clip_on=False
+            )
 
 
 def hide(axes: Axes) -> None:

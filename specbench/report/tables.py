@@ -16,6 +16,7 @@ from specbench.measure.decomposition import Decomposition
 from specbench.measure.peers import PeerComparison
 from specbench.measure.summary import CellSummary
 from specbench.report import provenance
+from specbench.report.batches import BATCHES, batch_rows
 from specbench.report.best import TABLE_2, table2_rows
 from specbench.report.grid import GRID, grid_rows
 from specbench.report.layout import Layout
@@ -47,6 +48,8 @@ def write_tables(
         "gap": (GAP, gap_rows(decompositions)),
         "comparison": (COMPARISON, comparison_rows(summaries)),
     }
+    if by_batch := batch_rows(_natural(info, summaries)):
+        measured["batch"] = (BATCHES, by_batch)
     if peers:
         measured["peers"] = (PEERS, peer_rows(peers))
     paths = []

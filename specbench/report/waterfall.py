@@ -1,4 +1,7 @@
-"""The gap as a waterfall: from the formula to the measured speedup of each group's best cell."""
+"""The gap as a waterfall: from the formula to the measured speedup of each group's best cell.
+
+A total carries its interval as a bar, a step as text, for a bar of a step would hide its length.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,10 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from specbench.measure.decomposition import Decomposition
+from specbench.measure.decomposition import Decomposition, GapStep, interval
 from specbench.records import Group
 from specbench.report import style
+from specbench.statistics import Estimate
 
 _LOSS, _GAIN, _TOTAL = "#D55E00", "#0072B2", "#9a9a9a"
 
@@ -35,28 +39,24 @@ def draw_waterfalls(decompositions: Sequence[Decomposition]) -> Figure | None:
 
 def _draw(axes: Axes, found: Decomposition) -> None:
     names = ["Thm 3.8 at α and c"]
-    axes.barh(0, found.predicted.value, color=_TOTAL, hatch="//", edgecolor="white")
-    _label(axes, 0, found.predicted.value, f"{found.predicted.value:.2f}")
+    _total(axes, 0, found.predicted, hatch="//")
     before = found.predicted.value
     for step in found.steps:
-        _step(axes, len(names), before, step.after, step.factor.value)
+        _step(axes, len(names), before, step)
         before = step.after
         names.append(step.name)
-    axes.barh(len(names), before, color=_TOTAL)
-    _label(axes, len(names), before, f"{before:.2f}")
+    _total(axes, len(names), found.measured)
     names.append("measured, decode only")
-    after = found.encoder.after
-    _step(axes, len(names), before, after, found.encoder.factor.value)
+    _step(axes, len(names), before, found.encoder)
     names.append(found.encoder.name)
-    axes.barh(len(names), after, color=_TOTAL)
-    _label(axes, len(names), after, f"{after:.2f}")
+    _total(axes, len(names), found.measured_total)
     names.append("measured, end to end")
     axes.set_yticks(range(len(names)), names)
     # From above to below; not `invert_yaxis`, which panels of a row would turn back and forth.
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.axvline(1.0, color="black", linewidth=0.9)
     axes.grid(visible=False, axis="y")
-    axes.margins(x=0.14)
+    axes.margins(x=0.32)  # room for what stands beside the bars
     group, arm = found.cell.group, found.cell.arm
     batch = "" if group.batch == 1 else f", batch {group.batch}"
     draft = (arm.draft or "").rsplit("/", 1)[-1]
@@ -66,10 +66,18 @@ def _draw(axes: Axes, found: Decomposition) -> None:
     axes.set_xlabel("speedup")
 
 
-def _step(axes: Axes, row: int, before: float, after: float, factor: float) -> None:
-    color = _GAIN if after >= before else _LOSS
-    axes.barh(row, after - before, left=before, color=color)
-    _label(axes, row, max(before, after), f"× {factor:.3f}")
+def _total(axes: Axes, row: int, found: Estimate, hatch: str | None = None) -> None:
+    axes.barh(row, found.value, color=_TOTAL, hatch=hatch, edgecolor="white" if hatch else _TOTAL)
+    if found.low is not None and found.high is not None:
+        bounds = [found.low, found.high]
+        axes.plot(bounds, [row, row], color="black", linewidth=0.9, marker="|", markersize=5)
+    _label(axes, row, max(found.value, found.high or 0.0), interval(found))
+
+
+def _step(axes: Axes, row: int, before: float, step: GapStep) -> None:
+    color = _GAIN if step.after >= before else _LOSS
+    axes.barh(row, step.after - before, left=before, color=color)
+    _label(axes, row, max(before, step.after), f"× {interval(step.factor)}")
 
 
 def _label(axes: Axes, row: int, x: float, text: str) -> None:

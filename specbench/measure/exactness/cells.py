@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,8 +78,8 @@ def build_cells(first: TokenLaw, second: Mapping[int, TokenLaw], num_draws: int)
         masses.append(_sums(labels, first.p[token] * law.p))
         raw.append(np.where(labels == IMPOSSIBLE, labels, labels + sum(map(len, masses[:-1]))))
     final, probs = _merged(np.concatenate(masses), num_draws)
-    labels = [np.where(part == IMPOSSIBLE, part, final[part]) for part in raw]
-    return Cells(labels[0], dict(zip(second, labels[1:], strict=True)), probs)
+    merged = [np.where(part == IMPOSSIBLE, part, final[part]) for part in raw]
+    return Cells(merged[0], dict(zip(second, merged[1:], strict=True)), probs)
 
 
 def _own_or_side(masses: Floats, law: TokenLaw, num_draws: int) -> Labels:
@@ -93,15 +93,16 @@ def _own_or_side(masses: Floats, law: TokenLaw, num_draws: int) -> Labels:
 
 def _sums(labels: Labels, masses: Floats, length: int = 0) -> Floats:
     known = labels != IMPOSSIBLE
-    return np.bincount(labels[known], weights=masses[known], minlength=length)
+    sums = np.bincount(labels[known], weights=masses[known], minlength=length)
+    return sums.astype(np.float64, copy=False)  # integers where there are none
 
 
 def _merged(masses: Floats, num_draws: int) -> tuple[Labels, Floats]:
     """Labels after joining the two smallest cells until all expect enough, and their masses."""
-    groups = sorted(([float(mass), [label]] for label, mass in enumerate(masses)), key=_mass)
+    groups = sorted(((float(mass), [label]) for label, mass in enumerate(masses)), key=_mass)
     while len(groups) > 1 and num_draws * _mass(groups[0]) < SMALLEST_EXPECTED:
         (small, some), (next_small, others), *rest = groups
-        groups = sorted([[small + next_small, some + others], *rest], key=_mass)
+        groups = sorted([(small + next_small, some + others), *rest], key=_mass)
     final = np.zeros(len(masses), dtype=np.int64)
     for label, (_, members) in enumerate(groups):
         final[members] = label
@@ -109,5 +110,5 @@ def _merged(masses: Floats, num_draws: int) -> tuple[Labels, Floats]:
     return final, probs / probs.sum()
 
 
-def _mass(group: list[Any]) -> float:
-    return float(group[0])
+def _mass(group: tuple[float, list[int]]) -> float:
+    return group[0]

@@ -113,7 +113,7 @@ def check(
     limits: Limits,
     effort: Effort = FULL,
     seed: int = 0,
-    say: Callable[[str], None] = str,
+    say: Callable[[str], object] = str,
 ) -> Report:
     """Prove every draft at every sampling, or say why not.
 

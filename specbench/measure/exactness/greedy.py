@@ -141,9 +141,11 @@ def check_greedy(
             wrong = _decode(target, draft, gammas[0], item, sampling, limits, seed, accept_always)
             difference = examine(target, item, gammas[0], alone, wrong.tokens[0])
             caught = difference if difference and difference.kind == WRONG else None
+    outputs, tokens, accepted, rejected = counts
     return GreedyCheck(
-        target.name, draft.name, sampling, tuple(gammas), *counts, tuple(differences), caught
-    )
+        target.name, draft.name, sampling, tuple(gammas), outputs, tokens, accepted, rejected,
+        tuple(differences), caught,
+    )  # fmt: skip
 
 
 def examine(
@@ -158,17 +160,19 @@ def examine(
     position = next((i for i in range(shorter) if alone[i] != speculative[i]), shorter)
     if position == len(alone) == len(speculative):
         return None
-    tokens = [row[position] if position < len(row) else None for row in (alone, speculative)]
+    ours, theirs = (row[position] if position < len(row) else None for row in (alone, speculative))
     given = list(alone[:position])
     one = forced_logits(target, item.token_ids, [given], one_by_one=True)[0, -1].double()
     # With one token more, since a block is never a single token: here it is not looked at.
     block = forced_logits(target, item.token_ids, [[*given, 0]])[0, -2].double()
     largest = max(float(row[row.isfinite()].abs().max()) for row in (one, block))
     allowed = tolerance(target.dtype, largest)
-    gap = None if None in tokens else max(_gap(row, tokens) for row in (one, block))
-    gap = gap if gap is not None and isfinite(gap) else None
+    gap = None
+    if ours is not None and theirs is not None:
+        widest = max(_gap(row, ours, theirs) for row in (one, block))
+        gap = widest if isfinite(widest) else None
     return Difference(
-        item.id, gamma, position, *tokens, _top2(one), _top2(block), gap, allowed,
+        item.id, gamma, position, ours, theirs, _top2(one), _top2(block), gap, allowed,
         _kind(gap, allowed),
     )  # fmt: skip
 
@@ -205,9 +209,8 @@ def _counts(decoded: Decoded) -> tuple[int, int, int, int]:
     return 1, len(decoded.tokens[0]), accepted, tested - accepted
 
 
-def _gap(logits: torch.Tensor, tokens: Sequence[int | None]) -> float:
-    first, second = logits[torch.tensor(tokens, device=logits.device)].tolist()
-    return abs(first - second)
+def _gap(logits: torch.Tensor, first: int, second: int) -> float:
+    return abs(float(logits[first]) - float(logits[second]))
 
 
 def _top2(logits: torch.Tensor) -> Top2:

@@ -73,7 +73,7 @@ class _Laws:
         self.largest_logit = max(self.largest_logit, float(largest))
         p, possible = self._probs(logits, self._sampling), self._probs(logits, wider)
         q = self._probs(self._logits(self._draft, behind), self._sampling)
-        return [TokenLaw(*laws, wide > 0.0) for *laws, wide in zip(p, q, possible, strict=True)]
+        return [TokenLaw(a, b, wide > 0.0) for a, b, wide in zip(p, q, possible, strict=True)]
 
     def in_block(self, behind: Sequence[tuple[int, ...]]) -> list[Floats]:
         """p again, from one call over all tokens."""
