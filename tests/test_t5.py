@@ -296,4 +296,5 @@ def test_equal_prompts_are_rows_of_their_own(model):
     for row, prompt in enumerate(prompts):
         alone = model.start([prompt], capacity=4)
         expected = model.extend(alone, alone.first_tokens[:, None])
-        torch.testing.assert_close(logits[row : row + 1], expected, rtol=1e-5, atol=1e-6)
+        # As everywhere here: another layout rounds otherwise, and a logit near zero shows it most.
+        assert error(logits[row : row + 1], expected) < FP32
