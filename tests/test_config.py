@@ -33,7 +33,10 @@ def test_integer_ranges(text: str, values: tuple[int, ...]) -> None:
     assert int_range("--gamma", text) == values
 
 
-@pytest.mark.parametrize("text", ["", "1..", "..3", "3..1", "1..3:0", "1:2", "a", "1,,2", "1.5"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "1..", "..3", "3..1", "1..3:0", "1:2", "a", "1,,2", "1.5", "1..1001", f"0..{10**30}"],
+)
 def test_broken_ranges_name_option_value_and_allowed(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         int_range("--gamma", text)

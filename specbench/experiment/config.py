@@ -23,6 +23,9 @@ class UsageError(ValueError):
     """An option has a value that is not allowed; the message names option, value and allowed."""
 
 
+MOST_VALUES = 1000  # of a range; a slip of the finger must not fill the memory
+
+
 @dataclass(frozen=True)
 class Config:
     """Every option of a sweep. Names are those of the flags, and of the keys in a TOML file.
@@ -215,6 +218,8 @@ def int_range(option: str, text: str) -> tuple[int, ...]:
             raise UsageError(f"{allowed}; {part!r} is none of them") from None
         if stride < 1 or not span:
             raise UsageError(f"{allowed}; {part!r} is empty")
+        if span[MOST_VALUES:]:
+            raise UsageError(f"{allowed}, of at most {MOST_VALUES} values")
         values.extend(span)
     return tuple(dict.fromkeys(values))
 
