@@ -110,7 +110,9 @@ def test_a_run_without_measurements_is_refused(folder, tables):
     assert (code, len(err.splitlines())) == (2, 1)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema_version": 1}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"schema_version": 1}', '{"schema_version": 1, "cells": []}']
+)
 def test_a_damaged_description_is_refused(folder, tables, text):
     (folder / INFO).write_text(text)
     code, _, err = tables()

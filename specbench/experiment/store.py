@@ -133,8 +133,9 @@ class Store:
             )
         try:
             cells = [_cell(item) for item in info.pop("cells")]
+            int(info["config"]["seed"])  # every interval depends on it
         except (TypeError, KeyError, ValueError) as error:
-            raise UsageError(f"RUN {self.folder}: {INFO}: cells: {error}") from None
+            raise UsageError(f"RUN {self.folder}: {INFO}: cells or seed: {error}") from None
         return self._with_lines(info, cells)
 
     def _info(self) -> dict[str, Any]:
