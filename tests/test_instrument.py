@@ -25,7 +25,7 @@ from device import (
 from specbench.experiment.refine import refine, together
 from specbench.experiment.store import Store
 from specbench.measure.decomposition import decompose
-from specbench.measure.harness import Bench, Step
+from specbench.measure.harness import Bench, Step, rotated
 from specbench.measure.metrics import summarize
 from specbench.measure.timing import CudaStopwatch, Stopwatch
 from specbench.records import Generation, OverlapTrace, StepTimes
@@ -97,6 +97,22 @@ def test_drift_of_two_percent_per_arm_moves_the_speedup_by_less_than_half_a_perc
     _, null, arm = summaries(tmp_path)
     assert arm.speedup.value == pytest.approx(true_speedup(), rel=0.005)
     assert null.speedup.value == pytest.approx(1.0, rel=0.005)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 9, 10, 34])
+def test_each_arm_is_first_once_in_as_many_turns_as_there_are_arms(count: int) -> None:
+    orders = [rotated(range(count), turn) for turn in range(count)]
+    assert sorted(order[0] for order in orders) == list(range(count))
+    assert all(sorted(order) == list(range(count)) for order in orders)
+    assert rotated([], 3) == []
+
+
+@pytest.mark.parametrize("turns", [3, 6, 12])
+def test_no_arm_is_always_late_over_a_few_prompts(turns: int) -> None:
+    # A rotation by one place has the first of 34 arms at places 0, 33, 32, ...: 27 on average.
+    orders = [rotated(range(34), turn) for turn in range(turns)]
+    places = np.array([[order.index(arm) for order in orders] for arm in range(34)]).mean(axis=1)
+    assert np.abs(places - 16.5).max() <= 34 / turns
 
 
 def test_stalls_do_not_move_the_median_of_repeats(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import gcd, sqrt
 from typing import TypeVar
 
 import torch
@@ -46,12 +47,24 @@ from specbench.records import (
 from specbench.sampling import overlap
 
 T = TypeVar("T")
+GOLDEN_SECTION = (sqrt(5.0) - 1.0) / 2.0
 
 
 def rotated(items: Sequence[T], turn: int) -> list[T]:
-    """The items in order, beginning with the one whose turn it is."""
-    start = turn % len(items) if items else 0
+    """The items in order, beginning with the one whose turn it is.
+
+    Beginnings lie far apart from one turn to the next, and each item begins once in as many turns
+    as there are items: over six prompts none of forty arms is always late in the order, where a
+    drift of the machine within a prompt would meet it.
+    """
+    start = turn * _stride(len(items)) % len(items) if items else 0
     return [*items[start:], *items[:start]]
+
+
+def _stride(count: int) -> int:
+    """The step nearest to the golden section of `count` that meets every number below it."""
+    steps = (step for step in range(1, count + 1) if gcd(step, count) == 1)
+    return min(steps, key=lambda step: abs(step - GOLDEN_SECTION * count))
 
 
 @dataclass(frozen=True)
