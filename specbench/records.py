@@ -169,6 +169,8 @@ class Generation:
     target_prefill_s, draft_prefill_s: seconds of the encoder (or prompt pass) of each model.
     ttft_s: seconds until the first round's tokens were on the host.
     load_average, steal_fraction: disturbance around this generation, None where unknown.
+    gpu_clock_mhz, gpu_slowdown: the GPU's clock as it ended, and the driver's bits for why it is
+    not higher (see `measure.gpu_meter`); None without a GPU.
     """
 
     cell: str
@@ -185,6 +187,8 @@ class Generation:
     ttft_s: float | None = None
     load_average: float | None = None
     steal_fraction: float | None = None
+    gpu_clock_mhz: int | None = None
+    gpu_slowdown: int | None = None
     error: str | None = None
     session: int = 0
 

@@ -157,7 +157,8 @@ def prepare(config: Config, say: Say = silent) -> Prepared:
     peers = _as_peers(outlined, models, say) if config.arm else {}
     synchronize = environment.synchronizer(outlined.device)
     stopwatch = stopwatch_for(outlined.device, synchronize)
-    bench = Bench(models, stopwatch, synchronize, peers=peers)
+    gpu = environment.gpu_meter(outlined.device)
+    bench = Bench(models, stopwatch, synchronize, peers=peers, gpu=gpu)
     info = {
         "specbench": __version__,
         "command": " ".join(["specbench", *sys.argv[1:]]),

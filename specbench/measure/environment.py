@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from specbench.measure import host
 from specbench.measure.disturbance import Disturbance
+from specbench.measure.gpu_meter import GpuMeter
 
 if TYPE_CHECKING:
     import torch
@@ -178,13 +179,29 @@ def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def gpu_meter(device: torch.device) -> GpuMeter | None:
+    """What reads the clock of a CUDA device; None on another one, or where no driver answers."""
+    if device.type != "cuda":
+        return None
+    import torch
+
+    try:
+        return GpuMeter(_uuid(torch.cuda.get_device_properties(device)))
+    except OSError:
+        return None
+
+
+def _uuid(properties: Any) -> str:
+    return f"GPU-{properties.uuid}"
+
+
 def _device(device: torch.device) -> tuple[dict[str, Any], dict[str, Any]]:
     if device.type != "cuda":
         return {"type": device.type}, {}
     import torch
 
     properties = torch.cuda.get_device_properties(device)
-    fixed, state = host.gpu(f"GPU-{properties.uuid}")
+    fixed, state = host.gpu(_uuid(properties))
     facts = {
         "type": "cuda",
         "name": properties.name,

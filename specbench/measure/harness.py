@@ -28,6 +28,7 @@ from specbench.decoding import (
 from specbench.measure.disturbance import Disturbance
 from specbench.measure.exactness.greedy import examine
 from specbench.measure.exactness.reference import forced_logits
+from specbench.measure.gpu_meter import GpuMeter
 from specbench.measure.peer_decoding import decode_by_peer
 from specbench.measure.timing import Clock, CudaStopwatch, Stopwatch, Times
 from specbench.models import LeanT5, TransformersModel
@@ -84,7 +85,7 @@ class Bench:
     """What every measurement of a run shares: the models by name, the clock and the device.
 
     synchronize: waits until the device has nothing left to do. peers: the same models as a peer
-    runs them, where one was asked for.
+    runs them, where one was asked for. gpu: tells the clock of the device, where it is a GPU.
     """
 
     models: Mapping[str, LanguageModel]
@@ -92,6 +93,7 @@ class Bench:
     synchronize: Callable[[], None]
     clock: Clock = field(default=time.perf_counter)
     peers: Mapping[str, TransformersModel] = field(default_factory=dict)
+    gpu: GpuMeter | None = None
 
     def prepare(self, cells: Sequence[Cell], batches: Sequence[Sequence[EncodedPrompt]]) -> None:
         """Let models record every call that decoding these batches may make, so that no
@@ -129,6 +131,7 @@ class Bench:
         except (DecodingError, PeerError, torch.OutOfMemoryError) as error:
             return Generation(cell.key, ids, repeat, FAILED, error=_one_line(error))
         load_average, steal_fraction = disturbance.read()
+        gpu_clock_mhz, gpu_slowdown = self.gpu.read() if self.gpu else (None, None)
         return Generation(
             cell=cell.key,
             prompt_ids=ids,
@@ -144,6 +147,8 @@ class Bench:
             ttft_s=times.ttft_s,
             load_average=load_average,
             steal_fraction=steal_fraction,
+            gpu_clock_mhz=gpu_clock_mhz,
+            gpu_slowdown=gpu_slowdown,
         )
 
     def _by_ourselves(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from specbench.measure.gpu_meter import SLOWDOWN
 from specbench.measure.repeats import Slots, repeat_error
 from specbench.measure.rounds import RoundSeconds, RowRounds, round_seconds, row_rounds
 from specbench.measure.validation import check
@@ -62,6 +63,7 @@ class Tally:
     round_s: np.ndarray
     repeat_error: np.ndarray
     steal_fraction: np.ndarray
+    gpu_slowed: np.ndarray
     lengths: np.ndarray
     shortest: np.ndarray
     rows: RowRounds
@@ -138,6 +140,7 @@ def _seconds(flat: Sequence[Generation], slots: Slots) -> dict[str, np.ndarray]:
         "ttft_s": [one.ttft_s for one in flat],
         "tpot_s": [_tpot_s(one) for one in flat],
         "steal_fraction": [one.steal_fraction for one in flat],
+        "gpu_slowed": [_is_slowed(one) for one in flat],
     }
     known = {name: np.array(values, dtype=np.float64) for name, values in series.items()}
     total_s = slots.table(known["total_s"])
@@ -147,6 +150,12 @@ def _seconds(flat: Sequence[Generation], slots: Slots) -> dict[str, np.ndarray]:
         "slot_decode_s": slots.table(known["decode_s"]),
         "repeat_error": repeat_error(total_s, slots.sessions),
     }
+
+
+def _is_slowed(generation: Generation) -> bool | None:
+    """Whether the driver held the GPU's clock down; None where nothing was read."""
+    bits = generation.gpu_slowdown
+    return None if bits is None else bool(bits & SLOWDOWN)
 
 
 def _tpot_s(generation: Generation) -> float | None:
