@@ -60,9 +60,8 @@ def decode(
     """
     _check(draft, gamma, prompts, limits, uniform)
     capacity = capacity_for(gamma, limits)
-    uniform = uniform.to(
-        target.device
-    )  # here, because a device with work to do would be waited for
+    # Here, because later the device has work to do and the copy would wait for it.
+    uniform = uniform.to(target.device)
     phases.enter(Phase.TARGET_PREFILL)
     players = [Player("target", target, target.start(prompts, capacity))]
     if draft is not None:

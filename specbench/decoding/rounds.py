@@ -109,7 +109,7 @@ def target_step(
     logits = target.model.extend(target.state, _last_tokens(target, batch.rows, 1))
     phases.enter(Phase.REST)
     choice = _choose(logits, [len(row) for row in batch.rows], rules, uniform.unsqueeze(-1))
-    facts = torch.cat((choice.tokens, choice.sound.long()), dim=1).tolist()
+    facts = torch.cat((choice.tokens, choice.sound), dim=1).tolist()
     for row, (_, finite) in enumerate(facts):
         if not finite and not batch.done[row]:
             raise NonFiniteLogits(target.role, len(batch.rows[row]), row)
