@@ -28,7 +28,7 @@ from specbench.measure.decomposition import decompose
 from specbench.measure.harness import Bench, Step, rotated
 from specbench.measure.metrics import summarize
 from specbench.measure.timing import CudaStopwatch, Stopwatch
-from specbench.records import Generation, OverlapTrace, StepTimes
+from specbench.records import Generation, Limits, OverlapTrace, StepTimes
 
 GAMMA, LIMIT, NUM_PROMPTS, NUM_RUNS = 3, 12, 10, 200
 POPULATION = kinds()
@@ -159,9 +159,9 @@ def bench_behind(waits: bool) -> Bench:
 
 @pytest.mark.parametrize(("waits", "seconds"), [(True, 0.05), (False, 0.0001)])
 def test_work_behind_the_host_is_waited_for(waits: bool, seconds: float) -> None:  # faults G1
-    ready = prepared(Device(), POPULATION, [0], max_new_tokens=1)
+    ready = prepared(Device(), POPULATION, [0])
     bench, baseline, item = bench_behind(waits), ready.groups[0][0], ready.prompts["x"][0]
-    found = bench.generate(baseline, [item], 0)
+    found = bench.generate(baseline, [item], 0, Limits(1))
     # Prompt pass and call are launched one after the other.
     assert found.total_s == pytest.approx(seconds + 0.0001, abs=1e-4)
     (step,) = bench.time_steps(baseline, [Step("t", "target", 1)], item, num_cached=2, turns=1)

@@ -9,6 +9,7 @@ from specbench.measure.metrics import summarize
 from specbench.measure.recommendation import recommend
 from specbench.measure.verdict import FASTER, LOSES, NOT_SHOWN, WITHHELD, doubt_of, verdict
 from specbench.records import Arm, Cell, Generation
+from specbench.report import console
 from specbench.report.advice import RECOMMENDATIONS, recommendation_rows
 from specbench.report.best import table2_rows
 from specbench.statistics import Estimate
@@ -72,3 +73,8 @@ def test_a_noisy_null_arm_withholds_the_verdict_of_tables_and_advice():
         text = " ".join(RECOMMENDATIONS.texts(recommendation_rows([advice]))[0])
         assert text.startswith("pocket-ende 0 1 small γ = 2") is sure
         assert (WITHHELD in text) is not sure
+
+
+def test_a_run_without_a_draft_says_so() -> None:
+    cells, records = Plan(gammas=()).build()
+    assert str(console.table2(summarize(cells, records, seed=0))) == "No draft was timed."

@@ -83,9 +83,11 @@ def test_a_pair_that_proves_nothing_is_noted_and_timed(tmp_path: Path) -> None:
 
 def test_a_model_that_cannot_be_followed_is_left_to_its_cells(tmp_path: Path) -> None:
     broken = TableModel(constant_table([math.nan] * 12), "d")
-    found = gated(ready(broken), Store(tmp_path))
-    assert found.notes == ["exactness not checked: t: non-finite logits (position 0, draft)"]
-    assert "exactness" not in found.info
+    found = gated(ready(broken, temperature=(0.0,)), Store(tmp_path))
+    said = "t with d at T=0: non-finite logits (position 0, draft)"
+    assert found.notes == [f"exactness not checked: {said}"]
+    assert found.info["exactness"]["status"] == "not checked"
+    assert found.info["exactness"]["verdict"] == f"not checked: {said}"
 
 
 @pytest.fixture

@@ -56,6 +56,9 @@ def _common(
     pass
 
 
+STOPPED = "stopped; what was measured is kept, and the same command with --resume goes on"
+
+
 def main() -> None:
     """Run the command line and exit with its code; a user's mistake is one line, no traceback."""
     try:
@@ -69,7 +72,9 @@ def main() -> None:
 def _run() -> int:
     try:
         # Without a command the help is what is asked for, laid out and not as an error's one line.
-        return app(args=sys.argv[1:] or ["--help"], standalone_mode=False) or DONE
+        code = app(args=sys.argv[1:] or ["--help"], standalone_mode=False) or DONE
+        # Newer typers turn Ctrl-C into a code of their own accord, without a word.
+        return _say(STOPPED, code) if code == INTERRUPTED else code
     except typer.TyperException as error:
         return _say(error.format_message(), error.exit_code)
     except UsageError as error:
@@ -77,7 +82,7 @@ def _run() -> int:
     except CommandError as error:
         return _say(str(error), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
-        return _say("stopped; what was measured is kept", INTERRUPTED)
+        return _say(STOPPED, INTERRUPTED)
 
 
 def _say(message: str, code: int) -> int:

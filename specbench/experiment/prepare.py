@@ -6,6 +6,7 @@ of the run that is written before measuring. Knows nothing of the order of measu
 
 from __future__ import annotations
 
+import shlex
 import statistics
 import sys
 from collections.abc import Callable
@@ -161,7 +162,7 @@ def prepare(config: Config, say: Say = silent) -> Prepared:
     bench = Bench(models, stopwatch, synchronize, peers=peers, gpu=gpu)
     info = {
         "specbench": __version__,
-        "command": " ".join(["specbench", *sys.argv[1:]]),
+        "command": shlex.join(["specbench", *sys.argv[1:]]),
         "config": config.as_dict(),
         "device": str(outlined.device),
         "dtype": dtype_name(outlined.dtype),

@@ -19,7 +19,7 @@ from specbench.records import Limits, Sampling
 def prove(prepared: Prepared, effort: Effort, say: Say = silent) -> Report:
     """What the gate finds for every draft at every temperature of the configuration.
 
-    Raises Refused where a model cannot be followed at all.
+    Raises Refused where the target cannot be followed by itself.
     """
     config, models = prepared.config, prepared.bench.models
     try:
@@ -58,7 +58,10 @@ def gated(prepared: Prepared, store: Store, say: Say = silent) -> Prepared:
             f"{wrong[0]} (nothing was timed; `specbench verify` looks closer, --no-verify "
             "measures all the same)"
         )
-    unsure = [f"exactness not proved: {line}" for line in report.lines(UNDERPOWERED)]
+    unsure = [
+        *(f"exactness not checked: {line}" for line in report.unfollowed),
+        *(f"exactness not proved: {line}" for line in report.lines(UNDERPOWERED)),
+    ]
     info = {**prepared.info, "exactness": report.as_dict()}
     return replace(prepared, info=info, notes=[*prepared.notes, *unsure])
 

@@ -85,7 +85,8 @@ class Store:
             field, before, now = differing[0]
             raise Mismatch(
                 f"--resume: {field} was {before!r} in {self.folder} and is {now!r} now; "
-                "measurements of unlike runs are not joined (use another --out)"
+                "measurements of unlike runs are not joined; give the options of the first "
+                "call again, or another --out"
             )
         self._repair()
         return earlier.records

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from specbench.measure.decomposition import Decomposition
+from specbench.measure.decomposition import Decomposition, interval
 from specbench.measure.peers import PeerComparison
 from specbench.measure.recommendation import Predicted, Recommendation
 from specbench.measure.summary import CellSummary
@@ -53,9 +53,24 @@ __all__ = [
 
 
 def table2(summaries: Sequence[CellSummary]) -> RenderableType:
-    """The best gamma of every draft, and where a larger batch takes its gain away."""
+    """The best gamma of every draft, and where a larger batch takes its gain away.
+
+    Without a draft, gamma 0 alone, what the null arms came to.
+    """
+    if not table2_rows(summaries):
+        return Text("\n".join(["No draft was timed.", *_nulls(summaries)]))
     shown, by_batch = _table(TABLE_2, table2_rows(summaries)), batch_rows(summaries)
     return Group(shown, _table(BATCHES, by_batch)) if by_batch else shown
+
+
+def _nulls(summaries: Sequence[CellSummary]) -> list[str]:
+    """One line for each null arm."""
+    return [
+        f"{one.cell.group.task} at T={one.cell.group.sampling.temperature:g}, batch "
+        f"{one.cell.group.batch}: baseline / itself {interval(one.speedup)}"
+        for one in summaries
+        if one.cell.arm.replica and one.speedup is not None
+    ]
 
 
 def table4(

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from specbench.decoding import decode, uniforms
+from specbench.decoding import DecodingError, decode, uniforms
 from specbench.measure.exactness.greedy import GreedyCheck, check_greedy
 from specbench.measure.exactness.law import LawCheck, check_law
-from specbench.measure.exactness.status import EXACT, UNDERPOWERED, WRONG
+from specbench.measure.exactness.status import EXACT, NOT_CHECKED, UNDERPOWERED, WRONG
 from specbench.models.protocol import LanguageModel
 from specbench.prompts import EncodedPrompt
 from specbench.records import Limits, Sampling
@@ -46,17 +46,21 @@ SHORT = Effort(num_prompts=4, num_prefixes=4, num_draws=128, gammas=(4,), max_ne
 
 @dataclass(frozen=True)
 class Report:
-    """What was found for each draft at each temperature."""
+    """What was found for each draft at each temperature.
+
+    unfollowed: one line for each draft and temperature at which a model gave no law to follow.
+    """
 
     target: str
     dtype: str
     effort: Effort
     checks: tuple[Check, ...]
+    unfollowed: tuple[str, ...] = ()
 
     @property
     def failures(self) -> list[str]:
-        """One line for each check that proved nothing or found a fault."""
-        return [line for status in (WRONG, UNDERPOWERED) for line in self.lines(status)]
+        """One line for each check that found a fault, was not to be made, or proved nothing."""
+        return [*self.lines(WRONG), *self.unfollowed, *self.lines(UNDERPOWERED)]
 
     def lines(self, status: str) -> list[str]:
         """One line for each check that ended so."""
@@ -68,6 +72,8 @@ class Report:
     def status(self) -> str:
         """The worst of the checks'."""
         found = [check.status for check in self.checks]
+        if WRONG not in found and self.unfollowed:
+            return NOT_CHECKED
         return WRONG if WRONG in found else next((s for s in found if s != EXACT), EXACT)
 
     @property
@@ -88,6 +94,7 @@ class Report:
             "target": self.target,
             "dtype": self.dtype,
             "effort": asdict(self.effort),
+            "unfollowed": list(self.unfollowed),
             "checks": [
                 {
                     "name": name(check),
@@ -102,7 +109,11 @@ class Report:
 
 def name(check: Check) -> str:
     """The pair and the temperature of a check."""
-    return f"{check.target} with {check.draft} at T={check.sampling.temperature:g}"
+    return _pair(check.target, check.draft, check.sampling)
+
+
+def _pair(target: str, draft: str, sampling: Sampling) -> str:
+    return f"{target} with {draft} at T={sampling.temperature:g}"
 
 
 def check(
@@ -118,12 +129,13 @@ def check(
     """Prove every draft at every sampling, or say why not.
 
     items: prompts of the run, in order. limits: of the run's outputs. Raises DecodingError where
-    a model cannot be followed.
+    the target cannot be followed by itself; a draft that cannot leaves the others their proof.
     """
     num_tests = len(drafts) * sum(not _leaves_one_token(sampling) for sampling in samplings)
     length = min(limits.max_new_tokens, effort.max_new_tokens)
     limits = Limits(length, min(limits.min_new_tokens, length))
     checks: list[Check] = []
+    unfollowed: list[str] = []
     with torch.inference_mode():
         for sampling in samplings:
             greedy = _leaves_one_token(sampling)
@@ -131,18 +143,23 @@ def check(
             outputs = [] if greedy else _outputs(target, chosen, sampling, length, seed)
             for draft in drafts:
                 say(f"exactness of {draft.name} at T={sampling.temperature:g}")
-                checks.append(
-                    check_greedy(
-                        target, draft, items, sampling, limits, effort.gammas,
-                        effort.num_prompts, seed,
-                    )
-                    if greedy
-                    else _check_law(
-                        target, draft, chosen, outputs, sampling, effort,
-                        FALSE_ALARM / num_tests, seed,
-                    )
-                )  # fmt: skip
-    return Report(target.name, target.dtype, effort, tuple(checks))
+                try:
+                    found: Check = (
+                        check_greedy(
+                            target, draft, items, sampling, limits, effort.gammas,
+                            effort.num_prompts, seed,
+                        )
+                        if greedy
+                        else _check_law(
+                            target, draft, chosen, outputs, sampling, effort,
+                            FALSE_ALARM / num_tests, seed,
+                        )
+                    )  # fmt: skip
+                except DecodingError as error:
+                    unfollowed.append(f"{_pair(target.name, draft.name, sampling)}: {error}")
+                else:
+                    checks.append(found)
+    return Report(target.name, target.dtype, effort, tuple(checks), tuple(unfollowed))
 
 
 def _check_law(

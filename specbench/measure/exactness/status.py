@@ -1,4 +1,4 @@
-"""The three ends of a check. Only the first is a proof."""
+"""The ends of a check. Only the first is a proof."""
 
 from __future__ import annotations
 
@@ -8,3 +8,5 @@ EXACT = "exact"
 WRONG = "wrong"
 # Nothing wrong was seen, but a wrong decoder would have passed as well.
 UNDERPOWERED = "underpowered"
+# A model gave no law to follow.
+NOT_CHECKED = "not checked"
