@@ -77,4 +77,9 @@ def test_a_noisy_null_arm_withholds_the_verdict_of_tables_and_advice():
 
 def test_a_run_without_a_draft_says_so() -> None:
     cells, records = Plan(gammas=()).build()
-    assert str(console.table2(summarize(cells, records, seed=0))) == "No draft was timed."
+    null = Cell(cells[0].group, Arm(replica=1))
+    own = [one for one in records if isinstance(one, Generation)]
+    records = [*records, *(replace(one, cell=null.key) for one in own)]
+    shown = str(console.table2(summarize([cells[0], null], records, seed=0))).splitlines()
+    assert shown[0] == "No draft was timed."
+    assert shown[1].endswith("baseline / itself 1.00 [1.00, 1.00]")
