@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,20 @@ def test_a_model_that_cannot_be_followed_is_left_to_its_cells(tmp_path: Path) ->
     assert found.notes == [f"exactness not checked: {said}"]
     assert found.info["exactness"]["status"] == "not checked"
     assert found.info["exactness"]["verdict"] == f"not checked: {said}"
+
+
+def test_a_draft_that_cannot_be_followed_leaves_the_others_their_proof(tmp_path: Path) -> None:
+    prepared = ready(draft=None, temperature=(0.0,))
+    models = {**prepared.bench.models, "n": TableModel(constant_table([math.nan] * 12), "n")}
+    both = replace(
+        prepared,
+        config=replace(prepared.config, draft=("n", "d")),
+        bench=replace(prepared.bench, models=models),
+    )
+    proof = gated(both, Store(tmp_path)).info["exactness"]
+    assert [item["name"] for item in proof["checks"]] == ["t with d at T=0"]
+    assert proof["checks"][0]["status"] == "exact"
+    assert proof["unfollowed"] == ["t with n at T=0: non-finite logits (position 0, draft)"]
 
 
 @pytest.fixture
