@@ -21,7 +21,9 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
+from specbench.decoding import decode, uniforms
 from specbench.models import ModelError, TransformersModel, cache
+from specbench.records import Limits, Sampling
 
 VOCAB = 50
 PROMPTS = [[5, 6, 7, 8, 9, 1], [4, 3, 1], [10, 11, 12, 13, 14, 15, 16, 17, 18]]
@@ -172,7 +174,7 @@ def test_rollback_leaves_the_encoder_part(name):
     state = model.start([[*range(4, 44)]], 12)
     model.extend(state, torch.full((1, 6), 7))
     model.rollback(state, [4])
-    kept = state.memory.rows[0].cache
+    kept = state.memory.groups[0].cache
     assert kept.get_seq_length() == 4
     assert kept.cross_attention_cache.get_seq_length() == 40
 
@@ -181,6 +183,38 @@ def test_padding_pieces_never_leave_the_model(network):
     model = adapted(network, vocab_size=VOCAB - 3)
     state = model.start(PROMPTS, 4)
     assert model.extend(state, torch.full((3, 2), 5)).shape == (3, 2, VOCAB - 3)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "qwen2"])
+def test_a_causal_batch_is_one_call_and_holes_go_when_no_row_needs_their_column(name):
+    network = network_of(NETWORKS[name])
+    model = adapted(network)
+    state = model.start(PROMPTS, 12)
+    calls = []
+    network.register_forward_hook(lambda *_: calls.append(1))
+    model.extend(state, drawn(model, PROMPTS, 9)[:, :4])
+    assert len(calls) == 1 + 1  # `drawn` reads the prompts too, in one call
+    group = state.memory.groups[0]
+    padding = max(len(prompt) for prompt in PROMPTS) - 1
+    assert group.cache.get_seq_length() == padding + 4
+    model.rollback(state, [1, 3, 2])
+    assert group.cache.get_seq_length() == padding + 3
+    model.rollback(state, [0, 0, 0])
+    assert group.cache.get_seq_length() == padding
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_rows_of_a_batch_decode_as_they_do_alone(network, temperature):
+    target, draft, gamma = adapted(network), adapted(network_of(gpt2)), 3
+    sampling, limits = Sampling(temperature), Limits(max_new_tokens=14)
+    names = [str(row) for row in range(len(PROMPTS))]
+
+    def tokens(rows):
+        numbers = uniforms(0, "cell", [names[row] for row in rows], 14, gamma)
+        prompts = [PROMPTS[row] for row in rows]
+        return decode(target, draft, gamma, prompts, sampling, limits, numbers).tokens
+
+    assert tokens([0, 1, 2]) == [tokens([row])[0] for row in range(3)]
 
 
 def test_a_cache_that_keeps_too_much_is_an_error():

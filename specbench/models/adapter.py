@@ -3,39 +3,59 @@
 Owns the calls of that forward; `cache` owns what is inside a cache. Knows nothing of how tokens
 are chosen.
 
-A batch is decoded as B states of one row each. It costs what B single decodings cost, and is
-exact: no padding enters a cache that cannot be told about it. Only the lean T5 gains by batches.
-The cross-attention part of an encoder-decoder's cache is filled once and never cut.
+A causal model whose forward takes positions decodes a batch together, in one cache: a token that
+a row has rolled back stays in its column as a hole, masked for that row, until no row holds that
+column any more; what counts is the position that the forward is told. A prompt is padded behind its
+end, where causal attention cannot look. Other models (an encoder-decoder's forward counts its
+positions by columns) decode a batch as B caches of one row each, exact too, at the cost of B
+single decodings. The cross-attention part of a cache is filled once and never cut.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from specbench.models.cache import cache_keyword, cache_length, crop, new_cache
+from specbench.models.cache import (
+    cache_keyword,
+    cache_length,
+    crop,
+    new_cache,
+    takes_positions,
+)
 from specbench.models.errors import ModelError
+from specbench.models.placement import placed
 from specbench.models.protocol import State
 from specbench.models.state import check_extend, check_rollback, check_start
 
 
 @dataclass
-class _Row:
-    """One sequence. offset: cached tokens that `lengths` does not count (a causal prompt's)."""
+class _Group:
+    """Rows that share a cache.
+
+    rows: their places in the batch. offset: tokens of each that `lengths` does not count, a causal
+    prompt's. columns: where in the cache the tokens of each lie, those first.
+    """
 
     cache: Any
-    offset: int = 0
+    rows: range
+    offset: list[int]
+    columns: list[list[int]]
     encoded: Any = None
+
+    def lacks_nothing(self) -> bool:
+        """Whether every row holds every column, so that there is nothing to hide."""
+        return all(len(held) == cache_length(self.cache) for held in self.columns)
 
 
 @dataclass
 class _Memory:
     capacity: int
-    rows: list[_Row] = field(default_factory=list)
+    groups: list[_Group]
 
 
 class TransformersModel:
@@ -68,6 +88,7 @@ class TransformersModel:
         if self._seq2seq and start_token is None:
             raise ModelError(f"model {name!r}: config.json has no decoder_start_token_id")
         self._keyword = cache_keyword(network)
+        self._together = not self._seq2seq and takes_positions(network)
         self._new_cache()  # refuses here, not at the first prompt
 
     @torch.inference_mode()
@@ -78,7 +99,9 @@ class TransformersModel:
         the tokens that `extend` is given.
         """
         check_start(prompts, capacity)
-        memory = _Memory(capacity, [self._read(list(prompt)) for prompt in prompts])
+        every = range(len(prompts))
+        parts = [every] if self._together else [every[row : row + 1] for row in every]
+        memory = _Memory(capacity, [self._read(rows, prompts) for rows in parts])
         if self._seq2seq:
             first = [int(self.start_token or 0)] * len(prompts)
         else:
@@ -92,7 +115,8 @@ class TransformersModel:
         memory: _Memory = state.memory
         check_extend(state, tokens, memory.capacity)
         logits = [
-            self._forward(row, tokens[index : index + 1]) for index, row in enumerate(memory.rows)
+            self._forward(group, tokens[group.rows.start : group.rows.stop])
+            for group in memory.groups
         ]
         state.lengths = [length + tokens.shape[1] for length in state.lengths]
         return torch.cat(logits)[..., : self.vocab_size].float()
@@ -100,37 +124,62 @@ class TransformersModel:
     def rollback(self, state: State, lengths: Sequence[int]) -> None:
         """Forget the tokens of row b beyond lengths[b]; see `LanguageModel.rollback`.
 
-        Raises ModelError when the cache does not come out as long as was asked.
+        Raises ModelError when a cache does not come out as long as was asked.
         """
         check_rollback(state, lengths)
-        for index, row in enumerate(state.memory.rows):
-            crop(self.name, row.cache, row.offset + lengths[index])
+        for group in state.memory.groups:
+            for index, row in enumerate(group.rows):
+                del group.columns[index][group.offset[index] + lengths[row] :]
+            used = max((held[-1] + 1 for held in group.columns if held), default=0)
+            crop(self.name, group.cache, used)
         state.lengths = list(lengths)
 
-    def _read(self, prompt: list[int]) -> _Row:
-        """The state of a row after its prompt: the encoder's output, or the cached prompt."""
-        ids = torch.tensor([prompt], dtype=torch.long, device=self.device)
-        row = _Row(self._new_cache())
+    def _read(self, rows: range, prompts: Sequence[Sequence[int]]) -> _Group:
+        """The state of some rows after their prompts: the encoder's output, or cached prompts."""
+        group = _Group(self._new_cache(), rows, [0 for _ in rows], [[] for _ in rows])
+        given = [list(prompts[row]) for row in rows]
         if self._seq2seq:
             self.num_encoder_calls += 1
-            row.encoded = self.network.get_encoder()(input_ids=ids)
-        elif len(prompt) > 1:
-            self._forward(row, ids[:, :-1])
-            row.offset = len(prompt) - 1
-        return row
+            ids = torch.tensor(given, dtype=torch.long, device=self.device)
+            group.encoded = self.network.get_encoder()(input_ids=ids)
+            return group
+        group.offset = [len(prompt) - 1 for prompt in given]
+        longest = max(group.offset)
+        if longest:
+            padded = [(prompt[:-1] + [prompt[-1]] * longest)[:longest] for prompt in given]
+            self._forward(group, torch.tensor(padded, dtype=torch.long, device=self.device))
+            for held, count in zip(group.columns, group.offset, strict=True):
+                del held[count:]
+        return group
 
-    def _forward(self, row: _Row, tokens: Tensor) -> Tensor:
-        """Logits (1, K, padded V) after tokens (1, K), which join the row's cache."""
-        before = cache_length(row.cache)
-        inputs: dict[str, Any] = {self._keyword: row.cache, "use_cache": True}
+    def _forward(self, group: _Group, tokens: Tensor) -> Tensor:
+        """Logits (rows, K, padded V) after tokens (rows, K), which join the group's cache."""
+        before, num_new = cache_length(group.cache), tokens.shape[1]
+        inputs: dict[str, Any] = {self._keyword: group.cache, "use_cache": True}
         if self._seq2seq:
-            inputs |= {"decoder_input_ids": tokens, "encoder_outputs": row.encoded}
+            inputs |= {"decoder_input_ids": tokens, "encoder_outputs": group.encoded}
         else:
             inputs |= {"input_ids": tokens}
+        if not group.lacks_nothing():
+            inputs |= self._seen(group, before, num_new)
         logits: Tensor = self.network(**inputs).logits
-        if cache_length(row.cache) != before + tokens.shape[1]:
+        if cache_length(group.cache) != before + num_new:
             raise ModelError(f"model {self.name!r}: its forward did not fill its cache")
+        for held in group.columns:
+            held.extend(range(before, before + num_new))
         return logits
+
+    def _seen(self, group: _Group, before: int, num_new: int) -> dict[str, Tensor]:
+        """What each row may look at, (rows, before + K), and its own positions, (rows, K)."""
+        mask = [[0] * before + [1] * num_new for _ in group.rows]
+        for seen, held in zip(mask, group.columns, strict=True):
+            for column in held:
+                seen[column] = 1
+        positions = [[*range(len(held), len(held) + num_new)] for held in group.columns]
+        return {
+            "attention_mask": placed(mask, self.device),
+            "position_ids": placed(positions, self.device),
+        }
 
     def _new_cache(self) -> Any:
         return new_cache(self.name, self.network)

@@ -42,6 +42,11 @@ def cache_keyword(network: Any) -> str:
     return "cache" if "cache" in known else "past_key_values"
 
 
+def takes_positions(network: Any) -> bool:
+    """Whether its forward can be told each token's position, whatever column holds it."""
+    return "position_ids" in inspect.signature(network.forward).parameters
+
+
 def cache_length(cache: Any) -> int:
     """Decoder tokens in the cache; the encoder's part is not asked."""
     return int(cache.get_seq_length())
