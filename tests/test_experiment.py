@@ -81,6 +81,26 @@ def test_warm_up_takes_the_longest_prompt_on_each_path(tmp_path: Path) -> None:
     assert len({g.cell for g in warm}) == 4
 
 
+def test_the_target_is_followed_once_a_prompt_for_all_drafts(tmp_path: Path) -> None:
+    models = {name: TableModel(random_table(i)) for i, name in enumerate("tde", 1)}
+    ready = prepared(models=models, draft=("d", "e"), temperature=(1.0,))
+    sweep = start(ready, tmp_path)
+    followed = []
+    forced = Bench._teacher_forced
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            Bench,
+            "_teacher_forced",
+            lambda bench, name, *rest: followed.append(name) or forced(bench, name, *rest),
+        )
+        sweep.run()
+    assert sorted(followed) == ["d"] * 4 + ["e"] * 4 + ["t"] * 4
+    traces = [r for r in Store(tmp_path).read().records if isinstance(r, OverlapTrace)]
+    assert {(trace.draft, trace.prompt_id) for trace in traces} == {
+        (draft, f"p{i}") for draft in "de" for i in range(4)
+    }
+
+
 def test_overlaps_follow_the_baselines_tokens(tmp_path: Path) -> None:
     start(prepared(temperature=(1.0,)), tmp_path).run()
     run = Store(tmp_path).read()

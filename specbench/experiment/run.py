@@ -169,12 +169,15 @@ class Sweep:
             if generation is None:
                 continue
             for item, tokens in zip(items, generation.tokens, strict=True):
-                for draft in drafts:
-                    self._say(baseline, f"alpha of {draft}")
-                    trace = OverlapTrace(baseline.key, draft, item.id, ())
-                    if record_key(trace) in self._done:
-                        continue
-                    trace = self._bench.trace_overlap(baseline, draft, item, tokens)
+                missing = [
+                    draft
+                    for draft in drafts
+                    if record_key(OverlapTrace(baseline.key, draft, item.id, ())) not in self._done
+                ]
+                if not missing:
+                    continue
+                self._say(baseline, "alpha")
+                for trace in self._bench.trace_overlaps(baseline, missing, item, tokens):
                     # A draft without finite logits has no overlap; its failed cells say why.
                     if all(isfinite(value) for value in trace.overlaps):
                         self._keep(trace)

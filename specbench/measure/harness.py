@@ -193,19 +193,22 @@ class Bench:
         pair = found.target_token, found.speculative_token
         return TokenDifference(cell.key, item.id, position, *pair, gap, kind)
 
-    def trace_overlap(
-        self, cell: Cell, draft: str, item: EncodedPrompt, tokens: Sequence[int]
-    ) -> OverlapTrace:
-        """sum_x min(p(x), q(x)) at each position of `tokens`, the target's own output.
+    def trace_overlaps(
+        self, cell: Cell, drafts: Sequence[str], item: EncodedPrompt, tokens: Sequence[int]
+    ) -> list[OverlapTrace]:
+        """sum_x min(p(x), q(x)) of each draft along `tokens`, the target's own output.
 
         One call of each model over the whole output; cell: the baseline's. Leviathan et al.
         2023, Cor. 3.6.
         """
         with torch.inference_mode():
             target_probs = self._teacher_forced(cell.group.target, cell, item, tokens)
-            draft_probs = self._teacher_forced(draft, cell, item, tokens)
-            values = overlap(target_probs, draft_probs)[0].tolist()
-        return OverlapTrace(cell.key, draft, item.id, tuple(values))
+            traces = []
+            for draft in drafts:
+                draft_probs = self._teacher_forced(draft, cell, item, tokens)
+                values = overlap(target_probs, draft_probs)[0].tolist()
+                traces.append(OverlapTrace(cell.key, draft, item.id, tuple(values)))
+            return traces
 
     def _teacher_forced(
         self, name: str, cell: Cell, item: EncodedPrompt, tokens: Sequence[int]
