@@ -16,6 +16,7 @@ where it takes 3 to 20 alone: what counts is how few there are.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -52,8 +53,8 @@ def standardize(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
     descending order, whose cumulative probability reaches top_p, at least one token; where
     tokens tie at the edge of the set, the lowest ids are kept.
 
-    logits: (..., V). -inf forbids a token; where `is_law` is false NaN comes out, never a
-    law that looks sound.
+    logits: (..., V). -inf forbids a token; logits that define no law give NaN, never a law that
+    looks sound: see `evidence`.
     Raises ValueError when there is no vocabulary dimension or it is empty.
     """
     if logits.ndim == 0 or logits.shape[-1] == 0:
@@ -68,22 +69,23 @@ def standardize(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
     return torch.softmax(logits, dim=-1)
 
 
-def is_law(probs: torch.Tensor) -> torch.Tensor:
-    """Whether the logits behind an answer of `standardize` defined a distribution, (...) bool.
+def evidence(probs: torch.Tensor) -> torch.Tensor:
+    """A number, (...) float32, that is finite where the logits behind an answer of `standardize`
+    defined a distribution: the sum of that answer.
 
-    NaN anywhere, +inf anywhere, or -inf everywhere gives NaN there and False here.
-    probs: (..., V).
+    NaN anywhere, +inf anywhere, or -inf everywhere gives NaN. probs: (..., V).
     """
-    return probs.sum(dim=-1) > 0.0
+    return probs.sum(dim=-1)
 
 
 def largest(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The law of T = 0 as an id: of the largest logit, (...) int64; where it is one, (...) bool.
+    """The law of T = 0 as an id: of the largest logit, (...) int64, and that logit, (...).
 
-    The lowest id of exact ties, as `standardize`; true where `is_law` would be. logits: (..., V).
+    The lowest id of exact ties, as `standardize`; the logit is finite where `evidence` would be.
+    logits: (..., V).
     """
     values, ids = logits.max(dim=-1)
-    return ids, values.abs() < torch.inf
+    return ids, values
 
 
 def draw(probs: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
@@ -91,7 +93,7 @@ def draw(probs: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
 
     Inverse transform in float64: the first id whose cumulative probability exceeds
     uniform * total, so that rows need not sum to exactly 1. A row that is NaN gives an id inside
-    the vocabulary that means nothing: ask `is_law`.
+    the vocabulary that means nothing: ask for `evidence`.
 
     probs: (..., V), each row with a positive sum. uniform: (...) float64 in [0, 1).
     Raises ValueError when the leading dimensions differ.
@@ -192,38 +194,35 @@ def _behind_accepted(
     rejected: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The residual at the first rejection, or p itself where nothing was rejected, (B, V)."""
-    rows, width, vocab = draft_probs.shape
-    row = torch.arange(rows, device=num_accepted.device)
-    # One row of V each: on CPU index_select of flat rows takes a third of [row, column]'s time.
-    p = target_probs.reshape(-1, vocab).index_select(0, row * (width + 1) + num_accepted)
-    column = num_accepted.clamp(max=width - 1)
-    q = draft_probs.reshape(-1, vocab).index_select(0, row * width + column)
+    p = _rows_at(target_probs, num_accepted)
+    q = _rows_at(draft_probs, num_accepted.clamp(max=draft_probs.shape[1] - 1))
     corrected, fell_back = residual(p, q)
     # where: a tenth of masked_fill's time, and a padding draft's NaN stays out.
     return torch.where(rejected.unsqueeze(-1), corrected, p), fell_back & rejected
 
 
-def accept_largest(
-    target_ids: torch.Tensor, drafts: torch.Tensor, num_drafted: torch.Tensor
-) -> Verdict:
-    """`accept` at T = 0: drafts are kept up to the first that is not the target's own token.
+def _rows_at(probs: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+    """probs[b, columns[b]] for each b, (B, V), from (B, K, V)."""
+    rows, width, vocab = probs.shape
+    if rows > 1:
+        columns = columns + width * torch.arange(rows, device=columns.device)
+    # On CPU index_select of flat rows takes a third of [row, column]'s time.
+    return probs.reshape(-1, vocab).index_select(0, columns)
 
-    target_ids: (B, G + 1) int64, `largest` of the target. drafts: (B, G) int64, `largest` of
-    the draft. num_drafted: (B,) int64. One-hot laws leave nothing to chance: the residual is
-    the target's own token, and no draft is impossible.
-    Raises ValueError when the shapes do not fit together.
+
+def accept_largest(target_ids: Sequence[int], drafts: Sequence[int]) -> int:
+    """How many drafts of a row `accept` keeps at T = 0: those up to the first that is not the
+    target's own token.
+
+    target_ids: G + 1 or more ids, `largest` of the target. drafts: G ids, `largest` of the draft.
+    One-hot laws leave nothing to chance: the token behind the kept ones is the target's own
+    there, rejected or not, and no draft is impossible. On the host, since ids are what it is
+    told anyway.
     """
-    rows, width = drafts.shape
-    if width == 0 or target_ids.shape != (rows, width + 1) or num_drafted.shape != (rows,):
-        raise ValueError(
-            f"drafts {(rows, width)} with {tuple(target_ids.shape)}, {tuple(num_drafted.shape)}: "
-            "allowed are (B, G >= 1) with (B, G + 1), (B,)"
-        )
-    kept = (target_ids[:, :-1] == drafts) & _drafted(drafts, num_drafted)
-    num_accepted = _leading(kept)
-    next_token = target_ids.gather(-1, num_accepted.unsqueeze(-1)).squeeze(-1)
-    never = torch.zeros_like(num_accepted, dtype=torch.bool)
-    return Verdict(num_accepted, next_token, never, never)
+    for index, draft in enumerate(drafts):
+        if draft != target_ids[index]:
+            return index
+    return len(drafts)
 
 
 def _drafted(drafts: torch.Tensor, num_drafted: torch.Tensor) -> torch.Tensor:

@@ -61,7 +61,7 @@ def decode(
     _check(draft, gamma, prompts, limits, uniform)
     capacity = capacity_for(gamma, limits)
     # Here, because later the device has work to do and the copy would wait for it.
-    uniform = uniform.to(target.device)
+    numbers = uniform.to(target.device).unbind(1)
     phases.enter(Phase.TARGET_PREFILL)
     players = [Player("target", target, target.start(prompts, capacity))]
     if draft is not None:
@@ -73,7 +73,7 @@ def decode(
     rounds: list[Round] = []
     while not all(batch.done):
         widths = _widths(gamma, batch, limits)
-        outcome = _play(players, batch, widths, rules, uniform[:, len(rounds)], phases)
+        outcome = _play(players, batch, widths, rules, numbers[len(rounds)], phases)
         rounds.append(_commit(batch, widths, outcome, rules))
         for player in players:
             _forget(player, batch.rows)
@@ -135,7 +135,7 @@ def _play(
     phases: Phases,
 ) -> Outcome:
     if max(widths) == 0:
-        return target_step(players[0], batch, rules, uniform[:, -1], phases)
+        return target_step(players[0], batch, rules, uniform[:, -1:], phases)
     target, draft = players
     return speculative_round(target, draft, batch, widths, rules, uniform, phases)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import NamedTuple
 
 import torch
@@ -24,7 +25,7 @@ from specbench.sampling import (
     accept,
     accept_largest,
     draw,
-    is_law,
+    evidence,
     largest,
     standardize,
 )
@@ -103,17 +104,17 @@ def target_step(
 ) -> Outcome:
     """One autoregressive round: each row's next token from the target alone.
 
-    uniform: (B,) float64.
+    uniform: (B, 1) float64.
     """
     phases.enter(Phase.VERIFY)
     logits = target.model.extend(target.state, _last_tokens(target, batch.rows, 1))
     phases.enter(Phase.REST)
-    choice = _choose(logits, [len(row) for row in batch.rows], rules, uniform.unsqueeze(-1))
-    facts = torch.cat((choice.tokens, choice.sound), dim=1).tolist()
-    for row, (_, finite) in enumerate(facts):
-        if not finite and not batch.done[row]:
-            raise NonFiniteLogits(target.role, len(batch.rows[row]), row)
-    blocks = [[] if over else [fact[0]] for fact, over in zip(facts, batch.done, strict=True)]
+    choice = _choose(logits, [len(row) for row in batch.rows], rules, uniform)
+    facts = _packed(choice.tokens, choice.evidence(rules))
+    for row, (_, value) in enumerate(facts):
+        if not batch.done[row]:
+            _require_finite(target.role, [value], batch, row)
+    blocks = [[] if over else [int(fact[0])] for fact, over in zip(facts, batch.done, strict=True)]
     return Outcome(blocks, [False] * len(facts))
 
 
@@ -133,39 +134,52 @@ def speculative_round(
     fewer than the widest one are padded with drafts that are never looked at.
     """
     rows, width, gamma = batch.rows, max(num_drafted), uniform.shape[1] // 2
-    drafted = _draft(draft, rows, width, rules, uniform, phases)
+    draw_uniforms, accept_uniforms, last_uniform = _parts(uniform, gamma, width)
+    given = _missed(draft, rows)
+    drafted = _draft(draft, given, rows, draw_uniforms, rules, phases)
     phases.enter(Phase.VERIFY)
-    block = torch.cat((_last_tokens(target, rows, 1), drafted.tokens), dim=1)
+    # What an empty row begins with is each model's own.
+    last = given[:, -1:] if all(rows) else _last_tokens(target, rows, 1)
+    block = torch.cat((last, drafted.tokens), dim=1)
     logits = target.model.extend(target.state, block)
     phases.enter(Phase.REST)
-    positions, counts = [len(row) for row in rows], placed(num_drafted, block.device)
+    positions = [len(row) for row in rows]
     if rules.greedy:
-        tokens, sound = largest(_allowed(logits, positions, rules))
-        verdict = accept_largest(tokens, drafted.tokens, counts)
+        said, told = largest(_allowed(logits, positions, rules))
     else:
         probs = law(logits, positions, rules)
         verdict = rules.accept(
             probs,
-            drafted.probs,
+            drafted.basis,
             drafted.tokens,
-            counts,
-            uniform[:, gamma : gamma + width],
-            uniform[:, -1],
+            placed(num_drafted, block.device),
+            accept_uniforms,
+            last_uniform.squeeze(-1),
         )
-        sound = is_law(probs)
-    facts = (verdict.num_accepted, verdict.next_token, verdict.fell_back, verdict.impossible)
-    columns = (*(fact.unsqueeze(-1) for fact in facts), drafted.tokens, drafted.sound, sound)
-    # One type, one array, one transfer: torch.cat turns booleans into 0 and 1.
-    return _unpack(torch.cat(columns, dim=1).tolist(), batch, num_drafted, width)
+        said, told = torch.stack(verdict, dim=1), evidence(probs)
+    facts = _packed(drafted.tokens, drafted.evidence(rules), told, said)
+    return _unpack(facts, batch, num_drafted, rules)
+
+
+def _parts(
+    uniform: torch.Tensor, gamma: int, width: int
+) -> tuple[Sequence[torch.Tensor], torch.Tensor, torch.Tensor]:
+    """A round's numbers for `width` drafts: to draw each (B, 1), to accept them (B, width), and
+    for the token of the target's own (B, 1)."""
+    to_draw, to_accept, last = uniform.split((gamma, gamma, 1), dim=1)
+    return to_draw.split(1, dim=1)[:width], to_accept[:, :width], last
 
 
 class _Choice(NamedTuple):
-    """Tokens (B, K) int64, the laws they were drawn from (B, K, V), empty where rules are
-    greedy, and whether the logits defined those laws (B, K) bool."""
+    """Tokens (B, K) int64 and what they were chosen from: their laws (B, K, V), or, where rules
+    are greedy, their logits (B, K)."""
 
     tokens: torch.Tensor
-    probs: torch.Tensor
-    sound: torch.Tensor
+    basis: torch.Tensor
+
+    def evidence(self, rules: Rules) -> torch.Tensor:
+        """Finite where the logits defined a law, (B, K)."""
+        return self.basis if rules.greedy else evidence(self.basis)
 
 
 def _choose(
@@ -173,34 +187,39 @@ def _choose(
 ) -> _Choice:
     """Draw from what `law` says of the logits (B, K, V). uniform: (B, K) float64."""
     if rules.greedy:
-        tokens, sound = largest(_allowed(logits, positions, rules))
-        return _Choice(tokens, logits.new_empty(0), sound)
+        return _Choice(*largest(_allowed(logits, positions, rules)))
     probs = law(logits, positions, rules)
-    return _Choice(draw(probs, uniform), probs, is_law(probs))
+    return _Choice(draw(probs, uniform), probs)
+
+
+def _missed(draft: Player, rows: list[list[int]]) -> torch.Tensor:
+    """The tokens that the draft has to be given first, (B, K); it is rolled back to fit them.
+
+    After a fully accepted round it has not seen its own last token: it is one token further
+    behind than otherwise. All rows are fed the same number of tokens, the widest gap.
+    """
+    lengths = draft.state.lengths
+    behind = max(len(row) + 1 - length for row, length in zip(rows, lengths, strict=True))
+    draft.model.rollback(draft.state, [len(row) + 1 - behind for row in rows])
+    return _last_tokens(draft, rows, behind)
 
 
 def _draft(
     draft: Player,
+    given: torch.Tensor,
     rows: list[list[int]],
-    width: int,
+    uniforms: Sequence[torch.Tensor],
     rules: Rules,
-    uniform: torch.Tensor,
     phases: Phases,
 ) -> _Choice:
-    """The drafts of a round, K = width."""
-    # After a fully accepted round the draft has not seen its own last token: it is one token
-    # further behind than otherwise. All rows are fed the same number of tokens, the widest gap.
-    lengths = draft.state.lengths
-    behind = max(len(row) + 1 - length for row, length in zip(rows, lengths, strict=True))
-    draft.model.rollback(draft.state, [len(row) + 1 - behind for row in rows])
-    tokens = _last_tokens(draft, rows, behind)
-    choices = []
-    for slot in range(width):
+    """The drafts of a round behind the `given` tokens, one for each of the uniforms (B, 1)."""
+    choices, tokens = [], given
+    for slot, uniform in enumerate(uniforms):
         phases.enter(Phase.DRAFT)
         logits = draft.model.extend(draft.state, tokens)[:, -1:]
         phases.enter(Phase.REST)
         positions = [len(row) + slot for row in rows]
-        choices.append(_choose(logits, positions, rules, uniform[:, slot : slot + 1]))
+        choices.append(_choose(logits, positions, rules, uniform))
         tokens = choices[-1].tokens
     return _Choice(*(torch.cat(parts, dim=1) for parts in zip(*choices, strict=True)))
 
@@ -236,21 +255,41 @@ def _allowed(logits: torch.Tensor, positions: Sequence[int], rules: Rules) -> to
     return logits
 
 
-def _unpack(packed: list[list[int]], batch: Batch, num_drafted: list[int], width: int) -> Outcome:
+def _packed(*columns: torch.Tensor) -> list[list[float]]:
+    """Facts (B, n) side by side on the host, row by row: one array and one transfer.
+
+    Ids and flags become float32 beside their evidence; it holds every integer up to 2^24.
+    """
+    facts: list[list[float]] = torch.cat(columns, dim=1).tolist()
+    return facts
+
+
+def _unpack(
+    facts: list[list[float]], batch: Batch, num_drafted: list[int], rules: Rules
+) -> Outcome:
+    """The outcome from what `speculative_round` packed: the drafts of each row, the evidence of
+    draft and target, and behind them the verdict, or the target's own ids."""
+    width = max(num_drafted)
+    behind = 3 * width + 1
     blocks: list[list[int]] = []
     fell_back: list[bool] = []
-    for row, facts in enumerate(packed):
+    for row, (numbers, count) in enumerate(zip(facts, num_drafted, strict=True)):
         if batch.done[row]:
             blocks.append([])
             fell_back.append(False)
             continue
-        accepted, token, fallback, impossible, *columns = facts
-        drafts, finite_draft = columns[:width], columns[width : 2 * width]
-        finite_target = columns[2 * width :]
+        drafts = [int(number) for number in numbers[:width]]
+        draft_evidence, target_evidence = numbers[width : 2 * width], numbers[2 * width : behind]
+        said = [int(number) for number in numbers[behind:]]
+        if rules.greedy:
+            accepted = accept_largest(said, drafts[:count])
+            token, fallback, impossible = said[accepted], 0, 0
+        else:
+            accepted, token, fallback, impossible = said
         # What the models say behind the first rejection follows tokens that were never kept.
-        tested = min(accepted + 1, num_drafted[row])
-        _require_finite("draft", finite_draft[:tested], batch, row)
-        _require_finite("target", finite_target[: accepted + 1], batch, row)
+        tested = min(accepted + 1, count)
+        _require_finite("draft", draft_evidence[:tested], batch, row)
+        _require_finite("target", target_evidence[: accepted + 1], batch, row)
         if impossible:
             raise ImpossibleDraft(
                 f"a draft of row {row} behind output position {len(batch.rows[row])} has "
@@ -261,6 +300,7 @@ def _unpack(packed: list[list[int]], batch: Batch, num_drafted: list[int], width
     return Outcome(blocks, fell_back)
 
 
-def _require_finite(role: str, finite: list[int], batch: Batch, row: int) -> None:
-    if not all(finite):
-        raise NonFiniteLogits(role, len(batch.rows[row]) + finite.index(0), row)
+def _require_finite(role: str, evidence: list[float], batch: Batch, row: int) -> None:
+    for index, value in enumerate(evidence):
+        if not isfinite(value):
+            raise NonFiniteLogits(role, len(batch.rows[row]) + index, row)

@@ -55,5 +55,7 @@ def placed(values: Sequence[int] | Sequence[Sequence[int]], device: torch.device
     A copy from ordinary memory to a CUDA device first waits until its queue is empty; from
     pinned memory it joins the queue, and torch keeps that memory until the copy is done.
     """
-    pinned = device.type == "cuda"
-    return torch.tensor(values, dtype=torch.long, pin_memory=pinned).to(device, non_blocking=pinned)
+    if device.type != "cuda":
+        return torch.tensor(values, dtype=torch.long, device=device)
+    pinned = torch.tensor(values, dtype=torch.long, pin_memory=True)
+    return pinned.to(device, non_blocking=True)
