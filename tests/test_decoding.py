@@ -82,6 +82,20 @@ def test_output_law_is_the_targets_own(sampling: Sampling, gamma: int) -> None:
     assert_same_distribution(outputs(decoded), exact_law(target, sampling, limits))
 
 
+class StartsWithZero(TableModel):
+    def start(self, prompts, capacity):
+        state = super().start(prompts, capacity)
+        state.first_tokens.zero_()
+        return state
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_each_model_begins_with_its_own_first_token(temperature: float) -> None:
+    target, sampling, limits = TableModel(random_table(1)), Sampling(temperature), Limits(3)
+    decoded = run(target, StartsWithZero(random_table(2)), 2, sampling, limits, NUM_OUTPUTS)
+    assert_same_distribution(outputs(decoded), exact_law(target, sampling, limits))
+
+
 @pytest.mark.parametrize("gamma", [0, 1, 3])
 def test_ids_alone_give_the_greedy_output_of_one_hot_laws(gamma: int) -> None:
     # At T = 0 no law is made; any rule but `accept` itself is still shown the one-hot arrays.
