@@ -131,6 +131,33 @@ def test_seconds_are_medians_over_repeats():
     assert summarize([cell], records, seed=0)[0].tokens_per_s == pytest.approx(100 / 10.1)
 
 
+def test_a_slow_second_that_meets_both_arms_of_a_repeat_cancels():
+    # The arm is twice as fast in every repeat but one stalled; each arm's own median says 1.05.
+    base, arm = cell_of(0), cell_of(3)
+    seconds = ((2.0, 1.0), (4.0, 3.8), (12.0, 6.0), (3.0, 1.5), (10.0, 5.0))
+    records = [
+        generation(cell, "a", repeat, plain(8), total_s=both[index])
+        for repeat, both in enumerate(seconds)
+        for index, cell in enumerate((base, arm))
+    ]
+    assert np.median([one for one, _ in seconds]) / np.median([two for _, two in seconds]) < 1.1
+    assert summarize([base, arm], records, seed=0)[1].speedup.value == pytest.approx(2.0)
+
+
+def test_the_middle_of_two_repeats_is_the_same_whichever_arm_is_the_baseline():
+    def speedup(first, second):
+        base, arm = cell_of(0), cell_of(3)
+        records = [
+            generation(cell, "a", repeat, plain(8), total_s=total_s)
+            for cell, values in ((base, first), (arm, second))
+            for repeat, total_s in enumerate(values)
+        ]
+        return summarize([base, arm], records, seed=0)[1].speedup.value
+
+    assert speedup((1.0, 4.0), (1.0, 1.0)) == pytest.approx(2.0)
+    assert speedup((1.0, 1.0), (1.0, 4.0)) == pytest.approx(0.5)
+
+
 def test_alpha_is_the_mean_over_tokens_not_over_prompts():
     base, arm = cell_of(0), cell_of(3)
     records = [

@@ -113,8 +113,8 @@ class Shared:
     """The prompts that ended well in two arms and were timed side by side.
 
     prompts: their ids. first, second: their indices in each tally, (n,). *_tokens: what each
-    arm committed, (n,). total, decode: the seconds of both arms, end to end and after prefill,
-    over the repeats that both have.
+    arm committed, (n,). total, decode, rounds: the seconds of both arms, end to end, after prefill
+    and on the clocks of the rounds, over the repeats that both have.
     """
 
     prompts: tuple[Prompt, ...]
@@ -124,6 +124,7 @@ class Shared:
     second_tokens: np.ndarray
     total: Paired
     decode: Paired
+    rounds: Paired
 
 
 def shared_prompts(first: Tally, second: Tally) -> Shared:
@@ -133,20 +134,23 @@ def shared_prompts(first: Tally, second: Tally) -> Shared:
         (index, place[prompt]) for index, prompt in enumerate(first.prompts) if prompt in place
     ]
     rows, others = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
-    total, decode = (
+    total, decode, rounds = (
         paired((first.slots, ours[rows]), (second.slots, theirs[others]))
         for ours, theirs in (
             (first.slot_total_s, second.slot_total_s),
             (first.slot_decode_s, second.slot_decode_s),
+            (first.slot_round_s, second.slot_round_s),
         )
     )
-    rows, others = rows[total.kept], others[total.kept]
+    timed = total.known
+    rows, others = rows[timed], others[timed]
     return Shared(
         prompts=tuple(first.prompts[row] for row in rows),
         first=rows,
         second=others,
         first_tokens=first.num_committed[rows],
         second_tokens=second.num_committed[others],
-        total=total,
-        decode=decode,
+        total=total.of(timed),
+        decode=decode.of(timed),
+        rounds=rounds.of(timed),
     )

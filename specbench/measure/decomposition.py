@@ -195,8 +195,6 @@ def _parts(collected: Collected, arm: Tally, baseline: Tally, both: Shared) -> _
                 baseline.full_verify_s,
                 baseline.full_rest_s,
                 baseline.num_full_rounds,
-                baseline.round_s,
-                baseline.num_committed,
             )
         )
     )
@@ -208,8 +206,6 @@ def _parts(collected: Collected, arm: Tally, baseline: Tally, both: Shared) -> _
                 arm.full_verify_s,
                 arm.full_rest_s,
                 arm.num_full_rounds,
-                arm.round_s,
-                arm.num_committed,
             )
         )
     )
@@ -223,9 +219,9 @@ def _parts(collected: Collected, arm: Tally, baseline: Tally, both: Shared) -> _
         draft_s=ratio(own[0], own[3]),
         verify_s=ratio(own[1], own[3]),
         rest_s=ratio(own[2], own[3]),
-        rounds=ratio(base[3] * own[5], base[4] * own[4]),
-        measured=speedup_replicates(collected.resampler, both, decode_only=True),
-        measured_total=speedup_replicates(collected.resampler, both),
+        rounds=speedup_replicates(collected.resampler, both, both.rounds),
+        measured=speedup_replicates(collected.resampler, both, both.decode),
+        measured_total=speedup_replicates(collected.resampler, both, both.total),
     )
 
 

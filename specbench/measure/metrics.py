@@ -23,7 +23,7 @@ from specbench.measure.collection import (
     shared_prompts,
 )
 from specbench.measure.flags import flags_of, num_short
-from specbench.measure.repeats import over_sessions
+from specbench.measure.repeats import Paired, over_sessions
 from specbench.measure.steps import NotMeasured
 from specbench.measure.summary import SHORT_OUTPUT_TOKENS, CellSummary
 from specbench.measure.tally import Tally
@@ -152,17 +152,19 @@ def speedup(
     the shared prompts to take.
     """
     seconds = (both.decode if decode_only else both.total).of(only)
-    replicates = speedup_replicates(resampler, both, decode_only, only)
+    replicates = speedup_replicates(resampler, both, seconds, only)
     found = estimate(replicates, seconds.first_s.shape[1])
     return with_sessions(found, seconds.first_s, seconds.second_s)
 
 
 def speedup_replicates(
-    resampler: Resampler, both: Shared, decode_only: bool = False, only: np.ndarray | None = None
+    resampler: Resampler, both: Shared, seconds: Paired, only: np.ndarray | None = None
 ) -> np.ndarray:
-    """As `speedup`, without what sessions add, (1 + resamples,)."""
+    """As `speedup`, by any of the shared clocks and without what sessions add, (1 + resamples,).
+
+    seconds: those of the prompts to take.
+    """
     chosen = slice(None) if only is None else only
-    seconds = (both.decode if decode_only else both.total).of(only)
     first_s, second_s, first_tokens, second_tokens = resampler.totals(
         over_sessions(seconds.first_s),
         over_sessions(seconds.second_s),

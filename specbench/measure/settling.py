@@ -59,15 +59,10 @@ def _is_unsure(collected: Collected, summary: CellSummary, target_width: float |
 def noise_width(found: Tally, baseline: Tally) -> float:
     """Half width / value that the noise of timing alone gives to the speedup's interval.
 
-    Of a ratio of totals: each prompt's relative standard error counts by its share of the
-    seconds, in both arms.
+    Of a ratio of totals: the relative standard error of each prompt's ratio counts by the
+    prompt's share of the seconds.
     """
-    both = shared_prompts(found, baseline)
-    variance = 0.0
-    for arm, rows, seconds in (
-        (found, both.first, both.total.first_s),
-        (baseline, both.second, both.total.second_s),
-    ):
-        settled = over_sessions(seconds)
-        variance += float(np.nansum((settled / settled.sum() * arm.repeat_error[rows]) ** 2))
+    both = shared_prompts(found, baseline).total
+    settled = over_sessions(both.first_s)
+    variance = float(np.nansum((settled / settled.sum() * both.error) ** 2))
     return NORMAL_QUANTILE * float(np.sqrt(variance))

@@ -30,9 +30,10 @@ class Tally:
     Arrays are (n,), or (n, gamma) for *_at, whose column i - 1 is position i of a round.
     num_target_calls: calls of the target after prefill, counted once per unfinished row.
     total_s, decode_s, ttft_s, tpot_s: seconds per generation; NaN where unknown.
-    slots, slot_total_s, slot_decode_s: the same in every repeat of every session, (n, C).
+    slots, slot_total_s, slot_decode_s, slot_round_s: the same, and the seconds of all rounds, in
+    every repeat of every session, (n, C).
     num_full_rounds, full_draft_s, full_verify_s, full_rest_s: rounds that drafted gamma tokens,
-    and their seconds. round_s: seconds of all rounds.
+    and their seconds.
     repeat_error: relative standard error that repeating leaves in total_s; NaN for one repeat.
     lengths: committed tokens of each output; shortest: of each prompt's shortest output, (n,).
     rows: the rounds of the first repeats.
@@ -54,13 +55,13 @@ class Tally:
     slots: Slots
     slot_total_s: np.ndarray
     slot_decode_s: np.ndarray
+    slot_round_s: np.ndarray
     ttft_s: np.ndarray
     tpot_s: np.ndarray
     num_full_rounds: np.ndarray
     full_draft_s: np.ndarray
     full_verify_s: np.ndarray
     full_rest_s: np.ndarray
-    round_s: np.ndarray
     repeat_error: np.ndarray
     steal_fraction: np.ndarray
     gpu_slowed: np.ndarray
@@ -169,18 +170,16 @@ def _tpot_s(generation: Generation) -> float | None:
 def _round_seconds(
     seconds: RoundSeconds, num_generations: int, slots: Slots, gamma: int
 ) -> dict[str, np.ndarray]:
-    """Sums over the rounds of each generation, settled over its repeats."""
+    """Sums over the rounds of each generation; those of full rounds settled over its repeats."""
     full = seconds.width == gamma
 
-    def per_prompt(values: np.ndarray) -> np.ndarray:
-        return slots.settle(
-            np.bincount(seconds.generation, weights=values, minlength=num_generations)
-        )
+    def summed(values: np.ndarray) -> np.ndarray:
+        return np.bincount(seconds.generation, weights=values, minlength=num_generations)
 
     return {
-        "num_full_rounds": per_prompt(full.astype(np.float64)),
-        "full_draft_s": per_prompt(np.where(full, seconds.draft_s, 0.0)),
-        "full_verify_s": per_prompt(np.where(full, seconds.verify_s, 0.0)),
-        "full_rest_s": per_prompt(np.where(full, seconds.rest_s, 0.0)),
-        "round_s": per_prompt(seconds.draft_s + seconds.verify_s + seconds.rest_s),
+        "num_full_rounds": slots.settle(summed(full.astype(np.float64))),
+        "full_draft_s": slots.settle(summed(np.where(full, seconds.draft_s, 0.0))),
+        "full_verify_s": slots.settle(summed(np.where(full, seconds.verify_s, 0.0))),
+        "full_rest_s": slots.settle(summed(np.where(full, seconds.rest_s, 0.0))),
+        "slot_round_s": slots.table(summed(seconds.draft_s + seconds.verify_s + seconds.rest_s)),
     }
