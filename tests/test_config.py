@@ -55,6 +55,7 @@ def test_no_option_is_a_whole_sweep() -> None:
     assert config.draft == POCKET_DRAFTS
     assert config.task == POCKET_TASKS
     assert config.gamma == (1, 2, 3, 4, 5, 6, 7, 8)
+    assert Config(max_new_tokens=3).resolved().gamma == (1, 2, 3)
 
 
 def test_the_target_alone_loads_no_draft() -> None:

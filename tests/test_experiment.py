@@ -239,6 +239,19 @@ def test_unlike_runs_are_not_joined(tmp_path: Path, room, change, named) -> None
         start(ready, tmp_path)
 
 
+def test_a_refusal_names_the_field_of_a_model_and_how_many_more_differ(tmp_path: Path) -> None:
+    ready = prepared()
+    model = {"weights_sha256": "a", "width": 8, "layouts": {"8x8": "plain"}}
+    ready.info["models"] = {"t": model}
+    start(ready, tmp_path)
+    ready.info["models"] = {"t": {**model, "layouts": {}}}
+    start(ready, tmp_path)  # which layout won is for each process to find out
+    ready.info["models"] = {"t": {**model, "weights_sha256": "b", "width": 9}}
+    said = r"models\.t\.weights_sha256 was 'a' in .* and is 'b' now \(1 more differ\)"
+    with pytest.raises(Mismatch, match=said):
+        start(ready, tmp_path)
+
+
 def test_run_folder_is_written_before_measuring(tmp_path: Path) -> None:
     def first(done, total, text):
         info = json.loads((tmp_path / "run.json").read_text())

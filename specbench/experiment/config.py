@@ -17,6 +17,7 @@ from specbench.records import PEER_ENGINES
 POCKET_TARGET = "pocket/target"
 POCKET_DRAFTS = ("pocket/small", "pocket/small-distilled", "pocket/base", "pocket/large")
 POCKET_TASKS = ("pocket-ende", "pocket-summary")
+DEFAULT_GAMMA = 8
 
 
 class UsageError(ValueError):
@@ -30,6 +31,7 @@ MOST_VALUES = 1000  # of a range; a slip of the finger must not fill the memory
 class Config:
     """Every option of a sweep. Names are those of the flags, and of the keys in a TOML file.
 
+    gamma: none given means 1 to 8, or to the longest output where that is shorter.
     limit: prompts per task. max_prompt_tokens: cut longer prompts to this many tokens; None
     never cuts. repeats: how often identical work is timed. warmup: untimed generations of each
     arm before the first timed one. turns: calls per step time. threads: CPU threads of the
@@ -45,7 +47,7 @@ class Config:
     target: str = POCKET_TARGET
     draft: tuple[str, ...] = ()
     task: tuple[str, ...] = ()
-    gamma: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7, 8)
+    gamma: tuple[int, ...] = ()
     temperature: tuple[float, ...] = (0.0, 1.0)
     top_k: int = 0
     top_p: float = 1.0
@@ -69,11 +71,12 @@ class Config:
     arm: tuple[str, ...] = ()
 
     def resolved(self) -> Config:
-        """The same with the defaults that depend on the target; raises UsageError.
+        """The same with the defaults that depend on other options; raises UsageError.
 
         A pocket target brings its own drafts and tasks; any other needs them named.
         """
-        gamma, arm = tuple(sorted({*self.gamma})), tuple(dict.fromkeys(self.arm))
+        gamma = self.gamma or range(1, min(DEFAULT_GAMMA, self.max_new_tokens) + 1)
+        gamma, arm = tuple(sorted({*gamma})), tuple(dict.fromkeys(self.arm))
         config = replace(self, gamma=gamma, arm=arm)
         if config.target.startswith("pocket/"):
             # Gamma 0 alone needs none.

@@ -83,8 +83,9 @@ class Store:
         differing = unlike(earlier.info, info)
         if differing:
             field, before, now = differing[0]
+            others = f" ({len(differing) - 1} more differ)" if len(differing) > 1 else ""
             raise Mismatch(
-                f"--resume: {field} was {before!r} in {self.folder} and is {now!r} now; "
+                f"--resume: {field} was {before!r} in {self.folder} and is {now!r} now{others}; "
                 "measurements of unlike runs are not joined; give the options of the first "
                 "call again, or another --out"
             )
@@ -198,12 +199,16 @@ def unlike(before: dict[str, Any], now: dict[str, Any]) -> list[tuple[str, Any, 
 
 
 def _compared(room: dict[str, Any]) -> dict[str, Any]:
-    """What JSON makes of a part of run.json, without what every process finds out by itself."""
-    plain = json.loads(json.dumps(room))
-    for about in plain.values():
+    """What JSON makes of a part of run.json, without what every process finds out by itself; the
+    fields of a model or of a task's prompts by names like "pocket/target.sha256"."""
+    fields: dict[str, Any] = {}
+    for name, about in json.loads(json.dumps(room)).items():
         if isinstance(about, dict):
             about.pop("layouts", None)
-    return dict(plain)
+            fields |= {f"{name}.{inner}": value for inner, value in about.items()}
+        else:
+            fields[name] = about
+    return fields
 
 
 def record_key(record: Record) -> tuple[Any, ...]:
