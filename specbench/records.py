@@ -1,7 +1,7 @@
 """The words: frozen records of what happened, with units in their names.
 
 Owns the meaning of every count and second that is stored, and the schema version of the raw
-lines. Knows nothing of how a record is stored (`experiment.store`) or shown (`report`).
+lines. Knows nothing of how a record is stored (`experiment`) or shown (`report`).
 
 Counting rule, one for every arm. *Committed* tokens are those kept in the output: EOS is
 included, the decoder start token is not, nothing after EOS or after the limit is. *Tested*
@@ -12,11 +12,7 @@ or the limit ends it earlier.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from functools import cache
-from math import isfinite
-from types import UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from dataclasses import dataclass, field
 
 SCHEMA_VERSION = 1
 
@@ -257,74 +253,3 @@ class TokenDifference:
 
 
 Record = Generation | OverlapTrace | StepTimes | TokenDifference
-_KINDS: dict[str, type] = {
-    "generation": Generation,
-    "overlaps": OverlapTrace,
-    "steps": StepTimes,
-    "difference": TokenDifference,
-}
-
-
-def to_dict(record: Record) -> dict[str, Any]:
-    """A plain dictionary with the record's `kind` and every field, ready for JSON."""
-    kind = next(name for name, cls in _KINDS.items() if type(record) is cls)
-    return {"kind": kind, **asdict(record)}
-
-
-def from_dict(line: Any) -> Record:
-    """The record that `to_dict` wrote, from parsed JSON.
-
-    Raises ValueError for an unknown kind or field, and for a value that the field cannot hold.
-    """
-    if not isinstance(line, dict):
-        raise ValueError(f"{_brief(line)} is no record")
-    values = dict(line)
-    kind = values.pop("kind", None)
-    if kind not in _KINDS:
-        raise ValueError(f"record kind {kind!r}: allowed are {', '.join(_KINDS)}")
-    rounds = values.get("rounds")
-    if isinstance(rounds, list):
-        values["rounds"] = [
-            _made(Round, item) if isinstance(item, dict) else item for item in rounds
-        ]
-    made: Record = _made(_KINDS[kind], values)
-    return made
-
-
-def _made(kind: type, values: dict[str, Any]) -> Any:
-    """An object of this kind, each of its values of the type that the field says."""
-    hints = _hints(kind)
-    values = {name: _tuple(value) for name, value in values.items()}
-    for name, value in values.items():
-        if name in hints and not _fits(value, hints[name]):
-            allowed = hints[name].__name__ if isinstance(hints[name], type) else hints[name]
-            raise ValueError(f"{name} is {_brief(value)}: allowed is {allowed}")
-    try:
-        return kind(**values)
-    except TypeError as error:
-        raise ValueError(f"{kind.__name__}: {error}") from None
-
-
-@cache
-def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    if get_origin(hint) is tuple:
-        item = get_args(hint)[0]
-        return isinstance(value, tuple) and all(_fits(one, item) for one in value)
-    if isinstance(hint, UnionType):
-        return any(_fits(value, one) for one in get_args(hint))
-    if hint is float:  # JSON may write it without a point, and Python's reads NaN, which is none
-        return type(value) in (float, int) and isfinite(value)
-    return type(value) is hint
-
-
-def _brief(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."
-
-
-def _tuple(value: Any) -> Any:
-    return tuple(_tuple(item) for item in value) if isinstance(value, list) else value

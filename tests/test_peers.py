@@ -12,6 +12,7 @@ from tiny import save, t5
 
 from specbench.decoding import decode, uniforms
 from specbench.experiment.config import Config, UsageError
+from specbench.experiment.lines import from_dict, to_dict
 from specbench.experiment.plan import plan
 from specbench.experiment.prepare import Prepared
 from specbench.experiment.run import Sweep
@@ -36,8 +37,6 @@ from specbench.records import (
     Limits,
     Sampling,
     TokenDifference,
-    from_dict,
-    to_dict,
 )
 from specbench.report.best import table2_rows
 from specbench.report.peers import peer_rows

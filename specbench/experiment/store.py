@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench.experiment.config import UsageError
+from specbench.experiment.lines import from_dict, to_dict
 from specbench.measure import environment
 from specbench.records import (
     SCHEMA_VERSION,
@@ -23,8 +24,6 @@ from specbench.records import (
     Record,
     Sampling,
     TokenDifference,
-    from_dict,
-    to_dict,
 )
 
 INFO, RAW = "run.json", "raw.jsonl"

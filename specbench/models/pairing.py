@@ -51,9 +51,12 @@ def probe(model: LanguageModel) -> None:
     state = model.start([prompt], capacity=1)
     logits = model.extend(state, state.first_tokens[:, None])
     if not bool(logits.isfinite().all()):
+        cause = "are damaged"
+        if model.dtype != "float32":
+            cause += ", or need --dtype float32"
         raise ModelError(
             f"model {model.name!r}: non-finite logits in its first step ({model.dtype}); its "
-            "weights are damaged, or need --dtype float32"
+            f"weights {cause}"
         )
 
 
