@@ -231,11 +231,12 @@ def no_network(monkeypatch, tmp_path):
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
 
 
-def test_without_a_network_the_answer_comes_soon(no_network):
-    start = time.monotonic()
+def test_without_a_network_the_answer_comes_soon(no_network, monkeypatch):
+    waited = []
+    monkeypatch.setattr(time, "sleep", waited.append)
     line = refusal(load_model, "google-t5/t5-small@main", **CPU)
     assert "not in the local cache, and the hub cannot be reached" in line
-    assert time.monotonic() - start < 5
+    assert sum(waited) < 5
 
 
 def test_a_cached_commit_needs_no_network(no_network, tmp_path):
