@@ -79,12 +79,13 @@ def evidence(probs: torch.Tensor) -> torch.Tensor:
 
 
 def largest(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The law of T = 0 as an id: of the largest logit, (...) int64, and that logit, (...).
+    """The law of T = 0 as an id: of the largest logit, (...) int64, and that logit, (...)
+    float32.
 
     The lowest id of exact ties, as `standardize`; the logit is finite where `evidence` would be.
     logits: (..., V).
     """
-    values, ids = logits.max(dim=-1)
+    values, ids = logits.float().max(dim=-1)
     return ids, values
 
 

@@ -9,6 +9,8 @@ from transformers import (
     BartForConditionalGeneration,
     GPT2Config,
     GPT2LMHeadModel,
+    GPTNeoConfig,
+    GPTNeoForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MambaConfig,
@@ -19,6 +21,8 @@ from transformers import (
     MistralForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
 )
 
 from specbench.decoding import decode, uniforms
@@ -67,6 +71,20 @@ NETWORKS = {
     "gpt2": gpt2,
     "llama": lambda: LlamaForCausalLM(LlamaConfig(**SMALL)),
     "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SMALL)),
+    "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SMALL, head_dim=4)),
+    "mistral": lambda: MistralForCausalLM(MistralConfig(**SMALL, sliding_window=None)),
+    "neo": lambda: GPTNeoForCausalLM(
+        GPTNeoConfig(
+            vocab_size=VOCAB,
+            hidden_size=16,
+            num_layers=2,
+            num_heads=2,
+            window_size=4,
+            attention_types=[[["global", "local"], 1]],
+            eos_token_id=1,
+            bos_token_id=2,
+        )
+    ),
     "bart": lambda: BartForConditionalGeneration(BartConfig(**SEQ2SEQ)),
     "marian": lambda: MarianMTModel(MarianConfig(**SEQ2SEQ)),
 }
@@ -185,7 +203,7 @@ def test_padding_pieces_never_leave_the_model(network):
     assert model.extend(state, torch.full((3, 2), 5)).shape == (3, 2, VOCAB - 3)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "qwen2"])
+@pytest.mark.parametrize("name", ["gpt2", "llama", "mistral", "qwen2", "qwen3"])
 def test_a_causal_batch_is_one_call_and_holes_go_when_no_row_needs_their_column(name):
     network = network_of(NETWORKS[name])
     model = adapted(network)
@@ -201,6 +219,14 @@ def test_a_causal_batch_is_one_call_and_holes_go_when_no_row_needs_their_column(
     assert group.cache.get_seq_length() == padding + 3
     model.rollback(state, [0, 0, 0])
     assert group.cache.get_seq_length() == padding
+
+
+@pytest.mark.parametrize("rope_type", ["dynamic", "longrope"])
+def test_frequencies_that_follow_the_longest_row_keep_rows_apart(rope_type):
+    network = network_of(NETWORKS["llama"])
+    assert cache.ignores_columns(network)
+    network.config.rope_parameters = {"rope_type": rope_type}
+    assert not cache.ignores_columns(network)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

@@ -55,7 +55,7 @@ def test_no_option_is_a_whole_sweep() -> None:
     assert config.draft == POCKET_DRAFTS
     assert config.task == POCKET_TASKS
     assert config.gamma == (1, 2, 3, 4, 5, 6, 7, 8)
-    assert Config(max_new_tokens=3).resolved().gamma == (1, 2, 3)
+    assert Config(max_new_tokens=4).resolved().gamma == (1, 2, 3)
 
 
 def test_the_target_alone_loads_no_draft() -> None:
@@ -74,7 +74,7 @@ def test_a_pocket_target_is_not_its_own_default_draft() -> None:
         ({"temperature": (float("inf"),)}, "--temperature inf"),
         ({"gamma": (-1,)}, "--gamma -1"),
         ({"gamma": (1, 100_000)}, "--gamma 100000"),
-        ({"gamma": (3, 9), "max_new_tokens": 8}, "--gamma 9"),
+        ({"gamma": (3, 8), "max_new_tokens": 8}, "--gamma 8"),
         ({"limit": 0}, "--limit 0"),
         ({"top_p": 0.0}, "--top-p 0"),
         ({"top_p": 1.5}, "--top-p 1.5"),

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from synthetic import Machine, Plan, counts, generation, group
+from synthetic import Machine, Plan, counts, generation, group, timed
 
 from specbench import theory
 from specbench.measure.decomposition import ENCODER, UNEXPLAINED, decompose
@@ -153,6 +153,22 @@ def test_a_cell_without_step_times_or_overlaps_is_left_out():
     without = [record for record in records if not isinstance(record, StepTimes)]
     assert decompose(cells, without, seed=0) == []
     assert len(decompose(cells, records, seed=0)) == 1
+
+
+def test_noise_that_repeats_cancel_is_in_no_step():
+    # Slow seconds meet both arms of a repeat; one repeat of the draft's arm was stalled.
+    scales = ((2.0, 2.0), (4.0, 7.6), (12.0, 12.0), (3.0, 3.0), (10.0, 10.0))
+    cells, records = Plan(**LONG).build()
+    noisy = [
+        timed(cell, one.prompt_ids[0], repeat, one.rounds, Machine(), both[index])
+        for index, cell in enumerate(cells)
+        for one in records
+        if getattr(one, "repeat", None) == 0 and one.cell == cell.key
+        for repeat, both in enumerate(scales)
+    ]
+    others = [one for one in records if not hasattr(one, "repeat")]
+    (found,) = decompose(cells, [*others, *noisy], seed=0)
+    ones_but(found)
 
 
 def test_a_position_that_no_round_reached_does_not_break_the_chain():

@@ -180,8 +180,21 @@ def test_greedy_right_passes_with_the_wrong_one_caught() -> None:
     found = check_greedy(target, draft, ITEMS, T0, Limits(12), (2, 5), 4)
     assert found.status == EXACT, found.sentence
     assert found.differences == ()
-    assert found.num_outputs == 8
+    assert found.num_outputs == 4 * 2 + 4  # at both gammas, and all in one batch
     assert found.caught.kind == WRONG
+
+
+def test_greedy_catches_a_target_that_is_wrong_in_batches_only() -> None:
+    target, draft = pair()
+    extend = target.extend
+
+    def muddled(state, tokens):
+        logits = extend(state, tokens)
+        return logits.roll(1, dims=-1) if len(tokens) > 1 else logits
+
+    target.extend = muddled
+    assert check_greedy(target, draft, ITEMS, T0, Limits(12), (2, 5), 4).status == WRONG
+    assert check_greedy(target, draft, ITEMS, T0, Limits(12), (2, 5), 1).status == EXACT
 
 
 @pytest.mark.parametrize(

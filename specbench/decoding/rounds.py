@@ -158,7 +158,7 @@ def speculative_round(
         )
         said, told = torch.stack(verdict, dim=1), evidence(probs)
     facts = _packed(drafted.tokens, drafted.evidence(rules), told, said)
-    return _unpack(facts, batch, num_drafted, rules)
+    return _outcome([_Facts.of(row, width) for row in facts], batch, num_drafted, rules)
 
 
 def _parts(
@@ -264,43 +264,55 @@ def _packed(*columns: torch.Tensor) -> list[list[float]]:
     return facts
 
 
-def _unpack(
-    facts: list[list[float]], batch: Batch, num_drafted: list[int], rules: Rules
-) -> Outcome:
-    """The outcome from what `speculative_round` packed: the drafts of each row, the evidence of
-    draft and target, and behind them the verdict, or the target's own ids."""
-    width = max(num_drafted)
-    behind = 3 * width + 1
+class _Facts(NamedTuple):
+    """What `speculative_round` packed of a row: its drafts, the evidence of draft and target, and
+    what was said: the four numbers of a verdict or, where rules are greedy, the target's ids."""
+
+    drafts: list[int]
+    draft_evidence: list[float]
+    target_evidence: list[float]
+    said: list[int]
+
+    @staticmethod
+    def of(numbers: list[float], width: int) -> _Facts:
+        """Of a row with room for `width` drafts."""
+        drafts, behind = numbers[:width], numbers[3 * width + 1 :]
+        return _Facts(
+            [int(number) for number in drafts],
+            numbers[width : 2 * width],
+            numbers[2 * width : 3 * width + 1],
+            [int(number) for number in behind],
+        )
+
+
+def _outcome(facts: list[_Facts], batch: Batch, num_drafted: list[int], rules: Rules) -> Outcome:
     blocks: list[list[int]] = []
     fell_back: list[bool] = []
-    for row, (numbers, count) in enumerate(zip(facts, num_drafted, strict=True)):
+    for row, (found, count) in enumerate(zip(facts, num_drafted, strict=True)):
         if batch.done[row]:
             blocks.append([])
             fell_back.append(False)
             continue
-        drafts = [int(number) for number in numbers[:width]]
-        draft_evidence, target_evidence = numbers[width : 2 * width], numbers[2 * width : behind]
-        said = [int(number) for number in numbers[behind:]]
         if rules.greedy:
-            accepted = accept_largest(said, drafts[:count])
-            token, fallback, impossible = said[accepted], 0, 0
+            accepted = accept_largest(found.said, found.drafts[:count])
+            token, fallback, impossible = found.said[accepted], 0, 0
         else:
-            accepted, token, fallback, impossible = said
+            accepted, token, fallback, impossible = found.said
         # What the models say behind the first rejection follows tokens that were never kept.
         tested = min(accepted + 1, count)
-        _require_finite("draft", draft_evidence[:tested], batch, row)
-        _require_finite("target", target_evidence[: accepted + 1], batch, row)
+        _require_finite("draft", found.draft_evidence[:tested], batch, row)
+        _require_finite("target", found.target_evidence[: accepted + 1], batch, row)
         if impossible:
             raise ImpossibleDraft(
                 f"a draft of row {row} behind output position {len(batch.rows[row])} has "
                 "probability 0 in the distribution it was drawn from"
             )
-        blocks.append([*drafts[:accepted], token])
+        blocks.append([*found.drafts[:accepted], token])
         fell_back.append(bool(fallback))
     return Outcome(blocks, fell_back)
 
 
-def _require_finite(role: str, evidence: list[float], batch: Batch, row: int) -> None:
-    for index, value in enumerate(evidence):
+def _require_finite(role: str, values: list[float], batch: Batch, row: int) -> None:
+    for index, value in enumerate(values):
         if not isfinite(value):
             raise NonFiniteLogits(role, len(batch.rows[row]) + index, row)

@@ -17,7 +17,7 @@ from specbench.records import PEER_ENGINES
 POCKET_TARGET = "pocket/target"
 POCKET_DRAFTS = ("pocket/small", "pocket/small-distilled", "pocket/base", "pocket/large")
 POCKET_TASKS = ("pocket-ende", "pocket-summary")
-DEFAULT_GAMMA = 8
+LARGEST_DEFAULT_GAMMA = 8
 
 
 class UsageError(ValueError):
@@ -31,7 +31,7 @@ MOST_VALUES = 1000  # of a range; a slip of the finger must not fill the memory
 class Config:
     """Every option of a sweep. Names are those of the flags, and of the keys in a TOML file.
 
-    gamma: none given means 1 to 8, or to the longest output where that is shorter.
+    gamma: none given means 1 to 8, or to what an output has room for.
     limit: prompts per task. max_prompt_tokens: cut longer prompts to this many tokens; None
     never cuts. repeats: how often identical work is timed. warmup: untimed generations of each
     arm before the first timed one. turns: calls per step time. threads: CPU threads of the
@@ -75,7 +75,7 @@ class Config:
 
         A pocket target brings its own drafts and tasks; any other needs them named.
         """
-        gamma = self.gamma or range(1, min(DEFAULT_GAMMA, self.max_new_tokens) + 1)
+        gamma = self.gamma or range(1, min(LARGEST_DEFAULT_GAMMA, self._most_drafts) + 1)
         gamma, arm = tuple(sorted({*gamma})), tuple(dict.fromkeys(self.arm))
         config = replace(self, gamma=gamma, arm=arm)
         if config.target.startswith("pocket/"):
@@ -95,6 +95,11 @@ class Config:
             )
         config._check()
         return config
+
+    @property
+    def _most_drafts(self) -> int:
+        """One token of a round is the target's own; gamma 1 stays allowed, and never drafts."""
+        return max(self.max_new_tokens - 1, 1)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, as they are written to the run folder."""
@@ -118,10 +123,10 @@ class Config:
                 if value < lowest:
                     raise UsageError(f"{flag(name)} {value}: allowed are integers >= {lowest}")
         widest = max(self.gamma, default=0)
-        if widest > self.max_new_tokens:
+        if widest > self._most_drafts:
             raise UsageError(
-                f"--gamma {widest}: allowed are integers up to --max-new-tokens "
-                f"{self.max_new_tokens}, for no round drafts more than an output holds"
+                f"--gamma {widest}: allowed are integers up to {self._most_drafts}, for no round "
+                f"of outputs of up to {self.max_new_tokens} tokens (--max-new-tokens) drafts more"
             )
         if self.min_new_tokens > self.max_new_tokens:
             raise UsageError(

@@ -161,7 +161,7 @@ class Sweep:
                         self._keep(found)
 
     def _trace_overlaps(self, cells: list[Cell], batches: list[Batch]) -> None:
-        """The draft's overlap along each of the baseline's outputs, a paper's alpha a draft."""
+        """Each draft's overlap along the baseline's outputs: what the paper's alpha is made of."""
         baseline = cells[0]
         drafts = list(dict.fromkeys(cell.arm.draft for cell in cells if cell.arm.draft))
         for items in batches:

@@ -126,6 +126,19 @@ class Shared:
     decode: Paired
     rounds: Paired
 
+    def of(self, only: np.ndarray) -> Shared:
+        """The same for some of the prompts."""
+        return Shared(
+            prompts=tuple(self.prompts[index] for index in np.arange(len(self.prompts))[only]),
+            first=self.first[only],
+            second=self.second[only],
+            first_tokens=self.first_tokens[only],
+            second_tokens=self.second_tokens[only],
+            total=self.total.of(only),
+            decode=self.decode.of(only),
+            rounds=self.rounds.of(only),
+        )
+
 
 def shared_prompts(first: Tally, second: Tally) -> Shared:
     """What two arms can be compared on. A prompt that failed in either takes no part."""

@@ -37,12 +37,14 @@ import numpy as np
 from specbench import theory
 from specbench.measure.collection import Collected, Shared, baseline_of, collect, shared_prompts
 from specbench.measure.metrics import speedup, speedup_replicates
+from specbench.measure.repeats import over_sessions
 from specbench.measure.steps import NotMeasured
 from specbench.measure.tally import Tally
 from specbench.records import Cell, Record
 from specbench.statistics import Estimate, estimate, ratio
 
 VERIFICATION = "verification"
+CUT = "cut last rounds"
 ENCODER = "encoder and prefill"
 UNEXPLAINED = "unexplained"
 
@@ -165,7 +167,7 @@ def _decompose(collected: Collected, cell: Cell) -> Decomposition | None:
         predicted=estimates[names[0]],
         steps=tuple(steps[:-1]),
         alone=estimates[VERIFICATION],
-        refined=estimates[names[-3]],
+        refined=estimates[CUT],
         # What sessions add is known of the measured values alone.
         measured=_sure(speedup(collected.resampler, both, decode_only=True)),
         encoder=steps[-1],
@@ -187,27 +189,20 @@ def _parts(collected: Collected, arm: Tally, baseline: Tally, both: Shared) -> _
         verify = collected.steps.verify_ratio(base_cell, arm.cell.arm.gamma)
     except NotMeasured:
         return None
-    # Every column is over the same prompts in the same order: the bootstrap stays paired.
+    # Every column is over the same prompts in the same order: the bootstrap stays paired. Parts
+    # are shares of the seconds that the measured speedup is made of, so that noise which the
+    # comparison within repeats has taken out does not come back in one of the steps.
+    base_s, own_s = over_sessions(both.rounds.second_s), over_sessions(both.rounds.first_s)
     base = collected.resampler.totals(
-        *(
-            column[both.second]
-            for column in (
-                baseline.full_verify_s,
-                baseline.full_rest_s,
-                baseline.num_full_rounds,
-            )
-        )
+        base_s * baseline.full_verify_share[both.second],
+        base_s * baseline.full_rest_share[both.second],
+        baseline.num_full_rounds[both.second],
     )
     own = collected.resampler.totals(
-        *(
-            column[both.first]
-            for column in (
-                arm.full_draft_s,
-                arm.full_verify_s,
-                arm.full_rest_s,
-                arm.num_full_rounds,
-            )
-        )
+        own_s * arm.full_draft_share[both.first],
+        own_s * arm.full_verify_share[both.first],
+        own_s * arm.full_rest_share[both.first],
+        arm.num_full_rounds[both.first],
     )
     return _Parts(
         alpha=ratio(*collected.resampler.totals(overlaps.sums, overlaps.counts)),
@@ -254,7 +249,7 @@ def _chain(parts: _Parts, gamma: int) -> dict[str, np.ndarray]:
         "draft in the loop": parts.expected / (draft + parts.verify),
         "verification in the loop": parts.expected / (draft + verify),
         "drawing and rollback": parts.expected * base_s / round_s,
-        "cut last rounds": parts.rounds,
+        CUT: parts.rounds,
         UNEXPLAINED: parts.measured,
         ENCODER: parts.measured_total,
     }
@@ -277,8 +272,7 @@ def _reasons(parts: _Parts, gamma: int) -> dict[str, str]:
         f"baseline calls where {parts.verify[0]:.2f} were measured alone",
         "drawing and rollback": f"drawing, accepting and rolling back take {rest:.2f} ms more "
         f"per round than the baseline's drawing",
-        "cut last rounds": "rounds that end at EOS or the limit commit fewer tokens for what "
-        "they cost",
+        CUT: "rounds that end at EOS or the limit commit fewer tokens for what they cost",
         UNEXPLAINED: "some time after prefill lies outside the rounds' clocks",
         ENCODER: "encoder and prompt pass take their time in both arms, those of the draft only "
         "in one",

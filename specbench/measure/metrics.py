@@ -138,38 +138,31 @@ def _speedups(collected: Collected, found: Tally) -> dict[str, Any]:
         "speedup": speedup(resampler, both),
         "decode_speedup": speedup(resampler, both, decode_only=True),
         "speedup_geomean": _geometric_mean(resampler, both),
-        "speedup_without_short": None if long.all() else speedup(resampler, both, only=long),
+        "speedup_without_short": None if long.all() else speedup(resampler, both.of(long)),
     }
 
 
-def speedup(
-    resampler: Resampler, both: Shared, decode_only: bool = False, only: np.ndarray | None = None
-) -> Estimate | None:
+def speedup(resampler: Resampler, both: Shared, decode_only: bool = False) -> Estimate | None:
     """Seconds per committed token of the second arm / of the first; None where nothing is shared.
 
-    Ratio of totals over the prompts that both arms timed. Its interval is from a paired
-    bootstrap over prompts and, with two or more sessions, from what those add. only: which of
-    the shared prompts to take.
+    Ratio of totals over the prompts that both arms timed; where they were timed in several
+    repeats, a prompt's ratio is settled within these (`repeats.Paired`). Its interval is from a
+    paired bootstrap over prompts and, with two or more sessions, from what those add.
     """
-    seconds = (both.decode if decode_only else both.total).of(only)
-    replicates = speedup_replicates(resampler, both, seconds, only)
+    seconds = both.decode if decode_only else both.total
+    replicates = speedup_replicates(resampler, both, seconds)
     found = estimate(replicates, seconds.first_s.shape[1])
     return with_sessions(found, seconds.first_s, seconds.second_s)
 
 
-def speedup_replicates(
-    resampler: Resampler, both: Shared, seconds: Paired, only: np.ndarray | None = None
-) -> np.ndarray:
-    """As `speedup`, by any of the shared clocks and without what sessions add, (1 + resamples,).
-
-    seconds: those of the prompts to take.
-    """
-    chosen = slice(None) if only is None else only
+def speedup_replicates(resampler: Resampler, both: Shared, seconds: Paired) -> np.ndarray:
+    """As `speedup`, by any of the clocks of `both` and without what sessions add,
+    (1 + resamples,)."""
     first_s, second_s, first_tokens, second_tokens = resampler.totals(
         over_sessions(seconds.first_s),
         over_sessions(seconds.second_s),
-        both.first_tokens[chosen],
-        both.second_tokens[chosen],
+        both.first_tokens,
+        both.second_tokens,
     )
     return ratio(second_s * first_tokens, first_s * second_tokens)
 

@@ -73,17 +73,15 @@ class Paired:
         """Whether some session timed the prompt in both, (n,)."""
         return np.isfinite(self.second_s).any(axis=0)
 
-    def of(self, only: np.ndarray | None) -> Paired:
-        """The same for some of the prompts; None takes all."""
-        if only is None:
-            return self
+    def of(self, only: np.ndarray) -> Paired:
+        """The same for some of the prompts."""
         return Paired(self.first_s[:, only], self.second_s[:, only], self.error[only])
 
 
 def paired(first: tuple[Slots, np.ndarray], second: tuple[Slots, np.ndarray]) -> Paired:
     """Two arms side by side, each given by its slots and seconds in them, (n, C).
 
-    Row i of both is the same prompt.
+    Row i of both is the same prompt. Seconds of 0 or less are no seconds: what nobody timed.
     """
     common = [slot for slot in first[0].slots if slot in second[0].slots]
     ours, theirs = (
@@ -91,13 +89,11 @@ def paired(first: tuple[Slots, np.ndarray], second: tuple[Slots, np.ndarray]) ->
         for slots, seconds in (first, second)
     )
     sessions = np.array([session for session, _ in common], dtype=np.int64)
-    ratios = ratio(ours, theirs)
+    ratios = ratio(np.where(ours > 0.0, ours, np.nan), np.where(theirs > 0.0, theirs, np.nan))
     theirs = np.where(np.isnan(ratios), np.nan, theirs)
     second_s = by_session(theirs, sessions)
     # Of logarithms: the middle of two ratios is then the same whichever arm comes first.
-    with np.errstate(divide="ignore"):  # a clock that nobody held reads 0
-        logs = np.log(ratios)
-    first_s = second_s * np.exp(by_session(logs, sessions))
+    first_s = second_s * np.exp(by_session(np.log(ratios), sessions))
     return Paired(first_s, second_s, repeat_error(ratios, sessions))
 
 
@@ -117,8 +113,8 @@ def over_sessions(seconds: np.ndarray) -> np.ndarray:
 def repeat_error(seconds: np.ndarray, sessions: np.ndarray) -> np.ndarray:
     """Relative standard error that repeating leaves in each prompt's seconds, (n,), from (n, C).
 
-    Standard deviation of repeats within a session / their root number, relative to the seconds;
-    NaN where no session has two repeats.
+    Standard deviation of repeats within a session / their root number, relative to the seconds
+    (the same of a ratio of seconds); NaN where no session has two repeats.
     """
     variances = []
     for session in np.unique(sessions):

@@ -34,7 +34,8 @@ class CellSummary:
     cost_coefficient: seconds of one draft call / one target call of one token, both alone, this
     pair, dtype and device. verify_ratio: target call of gamma+1 tokens / target call of one.
     speedup, decode_speedup: baseline seconds per committed token / this arm's, same prompts,
-    end to end and after prefill (ratio of totals). speedup_geomean: geometric mean of the
+    end to end and after prefill (ratio of totals; repeats are compared one by one, so that with
+    several it is not the quotient of two tokens_per_s). speedup_geomean: geometric mean of the
     per-prompt end-to-end ratios. speedup_without_short: as speedup, over the prompts where no
     output of either arm is short; None where no prompt is left out.
     expected_tokens, walltime_improvement: predicted by Eq. 1 and Thm 3.8 from alpha_overlap,

@@ -18,6 +18,7 @@ from specbench.measure.repeats import Slots, repeat_error
 from specbench.measure.rounds import RoundSeconds, RowRounds, round_seconds, row_rounds
 from specbench.measure.validation import check
 from specbench.records import OK, Cell, Generation
+from specbench.statistics import ratio
 
 Prompt = tuple[str, ...]
 
@@ -32,8 +33,8 @@ class Tally:
     total_s, decode_s, ttft_s, tpot_s: seconds per generation; NaN where unknown.
     slots, slot_total_s, slot_decode_s, slot_round_s: the same, and the seconds of all rounds, in
     every repeat of every session, (n, C).
-    num_full_rounds, full_draft_s, full_verify_s, full_rest_s: rounds that drafted gamma tokens,
-    and their seconds.
+    num_full_rounds: rounds that drafted gamma tokens; full_draft_share, full_verify_share,
+    full_rest_share: their seconds / those of all rounds.
     repeat_error: relative standard error that repeating leaves in total_s; NaN for one repeat.
     lengths: committed tokens of each output; shortest: of each prompt's shortest output, (n,).
     rows: the rounds of the first repeats.
@@ -59,9 +60,9 @@ class Tally:
     ttft_s: np.ndarray
     tpot_s: np.ndarray
     num_full_rounds: np.ndarray
-    full_draft_s: np.ndarray
-    full_verify_s: np.ndarray
-    full_rest_s: np.ndarray
+    full_draft_share: np.ndarray
+    full_verify_share: np.ndarray
+    full_rest_share: np.ndarray
     repeat_error: np.ndarray
     steal_fraction: np.ndarray
     gpu_slowed: np.ndarray
@@ -170,16 +171,21 @@ def _tpot_s(generation: Generation) -> float | None:
 def _round_seconds(
     seconds: RoundSeconds, num_generations: int, slots: Slots, gamma: int
 ) -> dict[str, np.ndarray]:
-    """Sums over the rounds of each generation; those of full rounds settled over its repeats."""
+    """Sums over the rounds of each generation, and what the full ones have of them."""
     full = seconds.width == gamma
 
     def summed(values: np.ndarray) -> np.ndarray:
         return np.bincount(seconds.generation, weights=values, minlength=num_generations)
 
+    whole = summed(seconds.draft_s + seconds.verify_s + seconds.rest_s)
+
+    def share(values: np.ndarray) -> np.ndarray:
+        return slots.settle(ratio(summed(np.where(full, values, 0.0)), whole))
+
     return {
         "num_full_rounds": slots.settle(summed(full.astype(np.float64))),
-        "full_draft_s": slots.settle(summed(np.where(full, seconds.draft_s, 0.0))),
-        "full_verify_s": slots.settle(summed(np.where(full, seconds.verify_s, 0.0))),
-        "full_rest_s": slots.settle(summed(np.where(full, seconds.rest_s, 0.0))),
-        "slot_round_s": slots.table(summed(seconds.draft_s + seconds.verify_s + seconds.rest_s)),
+        "full_draft_share": share(seconds.draft_s),
+        "full_verify_share": share(seconds.verify_s),
+        "full_rest_share": share(seconds.rest_s),
+        "slot_round_s": slots.table(whole),
     }

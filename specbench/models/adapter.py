@@ -3,12 +3,20 @@
 Owns the calls of that forward; `cache` owns what is inside a cache. Knows nothing of how tokens
 are chosen.
 
-A causal model whose forward takes positions decodes a batch together, in one cache: a token that
-a row has rolled back stays in its column as a hole, masked for that row, until no row holds that
-column any more; what counts is the position that the forward is told. A prompt is padded behind its
-end, where causal attention cannot look. Other models (an encoder-decoder's forward counts its
-positions by columns) decode a batch as B caches of one row each, exact too, at the cost of B
-single decodings. The cross-attention part of a cache is filled once and never cut.
+A causal model to which columns of its cache mean nothing (`cache.ignores_columns`) decodes a batch
+together, in one cache. A token that a row has rolled back stays in its column as a hole, masked
+for that row, until no row holds that column or a later one; what counts is the position that the
+forward is told. A prompt is padded behind its end, where causal attention cannot look. Two rows,
+prompts of 3 and 1 tokens, behind a round of 2 drafts of which the second row kept one:
+
+    column     0    1    2    3    4    5
+    row 0      p0   p1   x0   x1   x2   ...
+    row 1      -    -    y0   y1   -    ...     - padding or hole, hidden from row 1
+
+So a cache may hold more columns than the longest row has tokens, up to gamma + 1 a round.
+Other models (an encoder-decoder's forward counts its positions by columns) decode a batch as B
+caches of one row each, exact too, at the cost of B single decodings. The cross-attention part of
+a cache is filled once and never cut.
 """
 
 from __future__ import annotations
@@ -24,8 +32,8 @@ from specbench.models.cache import (
     cache_keyword,
     cache_length,
     crop,
+    ignores_columns,
     new_cache,
-    takes_positions,
 )
 from specbench.models.errors import ModelError
 from specbench.models.placement import placed
@@ -46,6 +54,12 @@ class _Group:
     offset: list[int]
     columns: list[list[int]]
     encoded: Any = None
+
+    def keep(self, lengths: Sequence[int]) -> int:
+        """Let go of what lies beyond `lengths` tokens behind the prompts; the columns in use."""
+        for held, offset, length in zip(self.columns, self.offset, lengths, strict=True):
+            del held[offset + length :]
+        return max((held[-1] + 1 for held in self.columns if held), default=0)
 
     def lacks_nothing(self) -> bool:
         """Whether every row holds every column, so that there is nothing to hide."""
@@ -88,7 +102,7 @@ class TransformersModel:
         if self._seq2seq and start_token is None:
             raise ModelError(f"model {name!r}: config.json has no decoder_start_token_id")
         self._keyword = cache_keyword(network)
-        self._together = not self._seq2seq and takes_positions(network)
+        self._together = not self._seq2seq and ignores_columns(network)
         self._new_cache()  # refuses here, not at the first prompt
 
     @torch.inference_mode()
@@ -128,10 +142,7 @@ class TransformersModel:
         """
         check_rollback(state, lengths)
         for group in state.memory.groups:
-            for index, row in enumerate(group.rows):
-                del group.columns[index][group.offset[index] + lengths[row] :]
-            used = max((held[-1] + 1 for held in group.columns if held), default=0)
-            crop(self.name, group.cache, used)
+            crop(self.name, group.cache, group.keep([lengths[row] for row in group.rows]))
         state.lengths = list(lengths)
 
     def _read(self, rows: range, prompts: Sequence[Sequence[int]]) -> _Group:

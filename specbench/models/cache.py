@@ -13,6 +13,7 @@ from typing import Any
 from specbench.models.errors import ModelError
 
 _CROPPABLE = ("DynamicLayer", "DynamicIndexedLayer")
+_POSITIONED = ("gpt2", "llama", "mistral", "qwen2", "qwen3")
 
 
 def new_cache(name: str, network: Any) -> Any:
@@ -42,9 +43,16 @@ def cache_keyword(network: Any) -> str:
     return "cache" if "cache" in known else "past_key_values"
 
 
-def takes_positions(network: Any) -> bool:
-    """Whether its forward can be told each token's position, whatever column holds it."""
-    return "position_ids" in inspect.signature(network.forward).parameters
+def ignores_columns(network: Any) -> bool:
+    """Whether only its positions and its mask say where a token is, not the cache's columns.
+
+    Known by name, from comparing ragged batches with single rows: a signature does not tell
+    (GPT-Neo takes positions, and counts its local windows in columns). Frequencies that follow
+    the longest row (dynamic, longrope) would let one row change another.
+    """
+    rope = getattr(network.config, "rope_parameters", None) or {}
+    by_length = rope.get("rope_type", "default") in ("dynamic", "longrope")
+    return network.config.model_type in _POSITIONED and not by_length
 
 
 def cache_length(cache: Any) -> int:

@@ -123,28 +123,38 @@ def check_greedy(
     num_prompts: int,
     seed: int = 0,
 ) -> GreedyCheck:
-    """Compare ids on the first `num_prompts` prompts, and on more until the wrong decoder shows.
+    """Compare ids on the first `num_prompts` prompts, one by one and, at the last gamma, in one
+    batch; and on more until the wrong decoder shows.
 
     sampling: of temperature 0, or any other that leaves one token.
     """
-    differences, caught, counts = [], None, [0, 0, 0, 0]
+    caught: Difference | None = None
+    outputs, compared = [], []  # of the target alone; beside each, what is held against it
     for index, item in enumerate(items):
         if index >= num_prompts and caught:
             break
-        alone = _decode(target, None, 0, item, sampling, limits, seed).tokens[0]
+        alone = _decode(target, None, 0, [item], sampling, limits, seed).tokens
+        outputs += alone
         for gamma in gammas:
-            decoded = _decode(target, draft, gamma, item, sampling, limits, seed)
-            difference = examine(target, item, gamma, alone, decoded.tokens[0])
-            differences += [difference] if difference else []
-            counts = [old + new for old, new in zip(counts, _counts(decoded), strict=True)]
+            decoded = _decode(target, draft, gamma, [item], sampling, limits, seed)
+            compared.append((gamma, [item], alone, decoded))
         if not caught:
-            wrong = _decode(target, draft, gammas[0], item, sampling, limits, seed, accept_always)
-            difference = examine(target, item, gammas[0], alone, wrong.tokens[0])
+            wrong = _decode(target, draft, gammas[0], [item], sampling, limits, seed, accept_always)
+            difference = examine(target, item, gammas[0], alone[0], wrong.tokens[0])
             caught = difference if difference and difference.kind == WRONG else None
-    outputs, tokens, accepted, rejected = counts
+    if num_prompts > 1:
+        together = _decode(target, draft, gammas[-1], items[:num_prompts], sampling, limits, seed)
+        compared.append((gammas[-1], items[:num_prompts], outputs[:num_prompts], together))
+    differences = [
+        examine(target, item, gamma, own, speculative)
+        for gamma, some, alone, decoded in compared
+        for item, own, speculative in zip(some, alone, decoded.tokens, strict=True)
+    ]
+    counts = zip(*(_counts(decoded) for *_, decoded in compared), strict=True)
+    num_outputs, tokens, accepted, rejected = (sum(column) for column in counts)
     return GreedyCheck(
-        target.name, draft.name, sampling, tuple(gammas), outputs, tokens, accepted, rejected,
-        tuple(differences), caught,
+        target.name, draft.name, sampling, tuple(gammas), num_outputs, tokens, accepted, rejected,
+        tuple(one for one in differences if one), caught,
     )  # fmt: skip
 
 
@@ -192,21 +202,22 @@ def _decode(
     target: LanguageModel,
     draft: LanguageModel | None,
     gamma: int,
-    item: EncodedPrompt,
+    items: Sequence[EncodedPrompt],
     sampling: Sampling,
     limits: Limits,
     seed: int,
     rule: AcceptRule = accept,
 ) -> Decoded:
-    uniform = uniforms(seed, "exactness", [item.id], limits.max_new_tokens, gamma)
-    return decode(target, draft, gamma, [item.token_ids], sampling, limits, uniform, rule=rule)
+    ids, prompts = [item.id for item in items], [item.token_ids for item in items]
+    uniform = uniforms(seed, "exactness", ids, limits.max_new_tokens, gamma)
+    return decode(target, draft, gamma, prompts, sampling, limits, uniform, rule=rule)
 
 
 def _counts(decoded: Decoded) -> tuple[int, int, int, int]:
-    """(outputs, tokens, accepted, rejected) of one decoded prompt."""
-    accepted = sum(turn.num_accepted[0] for turn in decoded.rounds)
-    tested = sum(turn.num_tested[0] for turn in decoded.rounds)
-    return 1, len(decoded.tokens[0]), accepted, tested - accepted
+    """(outputs, tokens, accepted, rejected) of decoded prompts."""
+    accepted = sum(sum(turn.num_accepted) for turn in decoded.rounds)
+    tested = sum(sum(turn.num_tested) for turn in decoded.rounds)
+    return len(decoded.tokens), sum(map(len, decoded.tokens)), accepted, tested - accepted
 
 
 def _gap(logits: torch.Tensor, first: int, second: int) -> float:
