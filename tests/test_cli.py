@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import re
 import subprocess
@@ -12,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from specbench.cli import main
+from specbench.experiment import prepare
+from specbench.models import load_tokenizer
 
 TINY = [
     "--gamma", "1,3", "--draft", "pocket/small", "--draft", "pocket/large", "--task", "pocket-ende",
@@ -129,6 +132,29 @@ def test_dry_run_plans_and_measures_nothing(call, monkeypatch, tmp_path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_plan_says_which_prompts_no_batch_takes(call, monkeypatch, tmp_path) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = call("sweep", "--dry-run", "--json", "--limit", "5", "--batch", "1,2")
+    assert code == 0
+    assert "pocket-ende: batch 2 leaves out 1 of 5 prompts" in json.loads(out)["notes"]
+
+
+def test_prompts_and_outputs_beyond_a_models_positions_are_refused(
+    call, monkeypatch, tmp_path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        prepare,
+        "load_tokenizer",
+        lambda name: dataclasses.replace(load_tokenizer(name), max_positions=100),
+    )
+    grid = ("sweep", "--gamma", "1", "--task", "pocket-ende", "--dry-run")
+    assert call(*grid, "--max-new-tokens", "100")[0] == 0
+    code, _, err = call(*grid, "--max-new-tokens", "101")
+    assert (code, len(err.strip().splitlines())) == (3, 1)
+    assert "--max-new-tokens 101: pocket/target has 100 positions" in err
+
+
 def test_a_sweep_leaves_raw_lines_tables_and_figures(run_folder: Path) -> None:
     info = json.loads((run_folder / "run.json").read_text())
     assert info["host"]["cpu"]
@@ -188,6 +214,12 @@ def test_recommend_and_what_if(call, run_folder: Path) -> None:
     found = json.loads(out)
     assert len(found["recommendations"]) == 2
     assert found["what_if"]
+    for wrong in ("c=nan", "c=inf", "alpha=nan"):
+        code, _, err = call("recommend", str(run_folder), "--what-if", wrong)
+        assert (code, err.count("\n")) == (2, 1)
+        assert wrong in err
+    code, _, err = call("recommend", str(run_folder), "--what-if", "c=1", "--what-if", "c=2")
+    assert (code, "c=2" in err) == (2, True)
     code, _, err = call("recommend", str(run_folder), "--what-if", "alpha=2")
     assert (code, "alpha=2" in err) == (2, True)
 

@@ -55,6 +55,8 @@ def test_no_option_is_a_whole_sweep() -> None:
     assert config.draft == POCKET_DRAFTS
     assert config.task == POCKET_TASKS
     assert config.gamma == (1, 2, 3, 4, 5, 6, 7, 8)
+    twice = Config(draft=("pocket/base",) * 2, task=("pocket-ende",) * 2).resolved()
+    assert (twice.draft, twice.task) == (("pocket/base",), ("pocket-ende",))
     assert Config(max_new_tokens=4).resolved().gamma == (1, 2, 3)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import logging
@@ -312,6 +313,21 @@ def test_texts_encoded_differently_are_refused(tmp_path, checkpoint):
 
     draft.backend.backend_tokenizer.normalizer = normalizers.Replace("The", "w9")
     assert "they encode 'The house is wonderful.' differently" in refusal(check_pair, target, draft)
+
+
+@pytest.mark.parametrize(
+    ("start_token", "num_prompt", "num_output", "lacks"),
+    [
+        (None, 100, 29, False), (None, 100, 30, True),  # one sequence; its last token is not read
+        (0, 128, 128, False), (0, 129, 1, True), (0, 1, 129, True),
+    ],
+)  # fmt: skip
+def test_room_for_prompt_and_output(checkpoint, start_token, num_prompt, num_output, lacks):
+    found = load_tokenizer(checkpoint)
+    assert found.max_positions is None  # T5 has no table of positions
+    assert not found.lacks_room_for(10**6, 10**6)
+    bounded = dataclasses.replace(found, start_token=start_token, max_positions=128)
+    assert bounded.lacks_room_for(num_prompt, num_output) == lacks
 
 
 def test_probe_names_the_model_whose_logits_are_not_finite(checkpoint):

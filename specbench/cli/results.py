@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -194,9 +195,11 @@ def _supposition(texts: list[str]) -> dict[str, float]:
             value = float(number)
         except ValueError:
             value = -1.0
-        if name not in {"alpha", "c"} or value < 0.0 or (name == "alpha" and value > 1.0):
+        highest = {"alpha": 1.0, "c": sys.float_info.max}.get(name, -1.0)
+        if name in values or not 0.0 <= value <= highest:
             raise UsageError(
-                f"--what-if {text!r}: allowed are c=NUMBER (>= 0) and alpha=NUMBER (0 to 1)"
+                f"--what-if {text!r}: allowed are c=NUMBER (>= 0) and alpha=NUMBER (0 to 1), each "
+                "once"
             )
         values[name] = value
     return values

@@ -77,7 +77,8 @@ class Config:
         """
         gamma = self.gamma or range(1, min(LARGEST_DEFAULT_GAMMA, self._most_drafts) + 1)
         gamma, arm = tuple(sorted({*gamma})), tuple(dict.fromkeys(self.arm))
-        config = replace(self, gamma=gamma, arm=arm)
+        draft, task = tuple(dict.fromkeys(self.draft)), tuple(dict.fromkeys(self.task))
+        config = replace(self, gamma=gamma, arm=arm, draft=draft, task=task)
         if config.target.startswith("pocket/"):
             # Gamma 0 alone needs none.
             known = POCKET_DRAFTS if any(config.gamma) else ()

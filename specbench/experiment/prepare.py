@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -135,6 +135,7 @@ def outline(config: Config, say: Say = silent) -> Outline:
         )
         prompts[task] = encode(sets[task], target, config.max_prompt_tokens)
         notes += _prompt_notes(config, sets[task], prompts[task])
+        _check_room(config, task, prompts[task], tokenizers.values())
     return Outline(
         config,
         device,
@@ -184,6 +185,21 @@ def _check_threads(threads: int | None) -> None:
             f"--threads {threads}: allowed are integers up to {cores}, the cores that this process "
             "may run on; threads that wait for each other's core would be timed waiting"
         )
+
+
+def _check_room(
+    config: Config, task: str, prompts: list[EncodedPrompt], tokenizers: Iterable[Tokenizer]
+) -> None:
+    longest = max(len(item.token_ids) for item in prompts)
+    # Rows of a batch wait for each other, with padding where theirs has ended.
+    padding = max(config.gamma) + 1 if max(config.batch) > 1 else 0
+    for one in tokenizers:
+        if one.lacks_room_for(longest, config.max_new_tokens + padding):
+            raise Refused(
+                f"--max-new-tokens {config.max_new_tokens}: {one.name} has {one.max_positions} "
+                f"positions, and the longest prompt of task {task} has {longest} tokens; allowed "
+                "are outputs and prompts (--max-prompt-tokens) that fit"
+            )
 
 
 def _load(outlined: Outline, name: str, say: Say, lean: bool = True) -> LoadedModel:
@@ -237,6 +253,10 @@ def _prompt_notes(config: Config, prompt_set: PromptSet, encoded: list[EncodedPr
             f"--batch {max(config.batch)}: task {task} has {len(encoded)} prompts; allowed are "
             "batches up to the number of prompts"
         )
+    for size in config.batch:
+        left = len(encoded) % size
+        if left:
+            notes.append(f"{task}: batch {size} leaves out {left} of {len(encoded)} prompts")
     if len(encoded) < config.limit:
         notes.append(f"{task}: {len(encoded)} prompts, fewer than --limit {config.limit}")
     truncated = sum(item.truncated for item in encoded)

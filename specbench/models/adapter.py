@@ -38,6 +38,7 @@ from specbench.models.cache import (
 from specbench.models.errors import ModelError
 from specbench.models.placement import placed
 from specbench.models.protocol import State
+from specbench.models.quiet import hush_about_masks
 from specbench.models.state import check_extend, check_rollback, check_start
 
 
@@ -104,6 +105,7 @@ class TransformersModel:
         self._keyword = cache_keyword(network)
         self._together = not self._seq2seq and ignores_columns(network)
         self._new_cache()  # refuses here, not at the first prompt
+        hush_about_masks()
 
     @torch.inference_mode()
     def start(self, prompts: Sequence[Sequence[int]], capacity: int) -> State:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,14 +14,24 @@ def quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # importing it warns about other people's packages
         from huggingface_hub.utils.tqdm import are_progress_bars_disabled
-        from transformers.utils import logging
+        from transformers.utils import logging as theirs
 
-        level, had_bars = logging.get_verbosity(), not are_progress_bars_disabled()
-        logging.set_verbosity_error()
-        logging.disable_progress_bar()
+        level, had_bars = theirs.get_verbosity(), not are_progress_bars_disabled()
+        theirs.set_verbosity_error()
+        theirs.disable_progress_bar()
         try:
             yield
         finally:
-            logging.set_verbosity(level)
+            theirs.set_verbosity(level)
             if had_bars:
-                logging.enable_progress_bar()
+                theirs.enable_progress_bar()
+
+
+def hush_about_masks() -> None:
+    """From now on transformers does not advise to pass a mask where a prompt holds the padding
+    piece: nothing here is padded where no mask is passed."""
+    logging.getLogger("transformers.modeling_utils").addFilter(_is_no_advice)
+
+
+def _is_no_advice(line: logging.LogRecord) -> bool:
+    return not line.getMessage().startswith("We strongly recommend passing in an `attention_mask`")

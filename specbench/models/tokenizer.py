@@ -22,8 +22,9 @@ class Tokenizer:
 
     vocab_size: its pieces, added tokens included. logits_size: rows of the model's output,
     padded or not. eos_token, start_token: ids, None where the model has none; a causal model
-    has no start token. family: of its checkpoint, see `family_of`. flags: how text is encoded,
-    as recorded.
+    has no start token. max_positions: tokens that its position table or its training had room
+    for, None where the configuration sets no bound, as T5's. family: of its checkpoint, see
+    `family_of`. flags: how text is encoded, as recorded.
     """
 
     name: str
@@ -32,8 +33,20 @@ class Tokenizer:
     logits_size: int
     eos_token: int | None
     start_token: int | None
+    max_positions: int | None
     family: str | None
     flags: tuple[tuple[str, bool], ...] = (("add_special_tokens", True), ("truncation", False))
+
+    def lacks_room_for(self, num_prompt: int, num_output: int) -> bool:
+        """Whether a prompt and an output of so many tokens are more than `max_positions`.
+
+        A causal model has both in one sequence, where the last token is never read.
+        """
+        if self.max_positions is None:
+            return False
+        if self.start_token is None:
+            return num_prompt + num_output - 1 > self.max_positions
+        return max(num_prompt, num_output) > self.max_positions
 
     def encode(self, text: str) -> list[int]:
         """Ids of `text` with the special tokens of the model, for T5 an EOS; never truncated."""
@@ -82,6 +95,7 @@ def load_tokenizer(name: str) -> Tokenizer:
         logits_size=config.get_text_config().vocab_size,
         eos_token=_eos(config, backend),
         start_token=_start(config),
+        max_positions=getattr(config.get_text_config(), "max_position_embeddings", None),
         family=family_of(name, config),
     )
 

@@ -44,14 +44,16 @@ def _item(where: str, line: str) -> tuple[Prompt, bool]:
         raise PromptError(f"{where}: is not JSON; it looks like an HTML page")
     try:
         row = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise PromptError(f"{where}: is not JSON ({error.msg})") from None
+    except (ValueError, RecursionError) as error:
+        raise PromptError(f"{where}: is not JSON ({getattr(error, 'msg', error)})") from None
     if not isinstance(row, dict):
         raise PromptError(f'{where}: allowed is an object like {{"source": "A sentence."}}')
     for key, required in {"source": True, "id": False, "reference": False}.items():
         value = row.get(key)
         if value is None and not required:
             continue
+        if value is None:
+            raise PromptError(f'{where}: the key "{key}" is missing')
         if key == "id" and isinstance(value, int):
             continue
         if not isinstance(value, str) or (key != "reference" and not value.strip()):

@@ -86,7 +86,7 @@ def gap(decompositions: Sequence[Decomposition]) -> RenderableType:
     if not rows:
         return Text("No gap to explain: step times or overlaps are missing.")
     columns = [layout.word("task"), layout.word("draft"), layout.Column("T", layout.sampling)]
-    columns += [layout.value("gamma", "γ"), layout.value("formula")]
+    columns += [layout.value("batch"), layout.value("gamma", "γ"), layout.value("formula")]
     columns += [layout.value(step.name, step.name, 3) for step in decompositions[0].steps[:-1]]
     columns += [layout.value(name, name, 3) for name in ("refined", "unexplained", "decode")]
     columns += [layout.value(name, name, 3) for name in ("encoder and prefill", "end to end")]
@@ -144,6 +144,7 @@ def _factors(found: Decomposition) -> Row:
         "temperature": group.sampling.temperature,
         "top_k": group.sampling.top_k,
         "top_p": group.sampling.top_p,
+        "batch": group.batch,
         "gamma": found.cell.arm.gamma,
         "formula": found.predicted.value,
         **{step.name: step.factor.value for step in found.all_steps},
@@ -165,4 +166,5 @@ def _best(decompositions: Sequence[Decomposition]) -> list[Decomposition]:
 
 def _name(found: Decomposition) -> str:
     group, arm = found.cell.group, found.cell.arm
-    return f"{group.task}, T={group.sampling.temperature:g}, {arm.label}"
+    batch = f", batch {group.batch}" if group.batch > 1 else ""
+    return f"{group.task}, T={group.sampling.temperature:g}{batch}, {arm.label}"
