@@ -53,7 +53,8 @@ def _measure_here(config: Config, store: Store, session: int, output: Output) ->
         num_failed = sweep.run()
         left = _refine(sweep, ready)
     if left:
-        output.note(f"{left} cells are still unsure at the end of the budget")
+        share = f" of session {session + 1}" if config.sessions > 1 else ""
+        output.note(f"{left} cells are still unsure at the end of the budget{share}")
     return num_failed
 
 

@@ -38,9 +38,9 @@ class Config:
     models; None takes torch's default. prefix: overrides the one of the checkpoint family.
     verify: prove every pair exact before anything is timed.
     sessions: how often the whole measurement is made, each time in a fresh process.
-    max_minutes: budget for timing unsure cells again once the grid is done, over all sessions;
-    None does not. target_width: an interval of a speedup is unsure above this half width /
-    speedup (0.03 is plus or minus 3 %); None asks for stable repeats only.
+    max_minutes: budget for timing unsure cells again once the grid is done, an equal share for
+    each session; None does not. target_width: an interval of a speedup is unsure above this half
+    width / speedup (0.03 is plus or minus 3 %); None asks for stable repeats only.
     arm: engines whose own decoding is measured beside ours.
     """
 

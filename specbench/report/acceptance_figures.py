@@ -72,7 +72,11 @@ def _histogram(axes: Axes, one: CellSummary, index: int) -> None:
 
 def draw_alpha(drafted: Sequence[CellSummary]) -> Figure | None:
     """alpha_overlap by draft, cheapest first, one line per temperature and one panel per task."""
-    known = [one for one in drafted if one.alpha_overlap is not None]
+    # The same drafts at a larger batch cost something else and accept alike.
+    smallest = min((one.cell.group.batch for one in drafted), default=1)
+    known = [
+        one for one in drafted if one.alpha_overlap is not None and one.cell.group.batch == smallest
+    ]
     tasks = list(dict.fromkeys(one.cell.group.task for one in known))
     if not tasks:
         return None
