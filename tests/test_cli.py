@@ -149,10 +149,10 @@ def test_prompts_and_outputs_beyond_a_models_positions_are_refused(
         lambda name: dataclasses.replace(load_tokenizer(name), max_positions=100),
     )
     grid = ("sweep", "--gamma", "1", "--task", "pocket-ende", "--dry-run")
-    assert call(*grid, "--max-new-tokens", "100")[0] == 0
-    code, _, err = call(*grid, "--max-new-tokens", "101")
+    assert call(*grid, "--max-new-tokens", "91")[0] == 0  # 9 for the padding of a batch
+    code, _, err = call(*grid, "--max-new-tokens", "92")
     assert (code, len(err.strip().splitlines())) == (3, 1)
-    assert "--max-new-tokens 101: pocket/target has 100 positions" in err
+    assert "--max-new-tokens 92: pocket/target has 100 positions" in err
 
 
 def test_a_sweep_leaves_raw_lines_tables_and_figures(run_folder: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from specbench import __version__
-from specbench.experiment.config import Config
+from specbench.experiment.config import LARGEST_DEFAULT_GAMMA, Config
 from specbench.experiment.plan import plan
 from specbench.measure import environment, host
 from specbench.measure.harness import Bench
@@ -191,14 +191,14 @@ def _check_room(
     config: Config, task: str, prompts: list[EncodedPrompt], tokenizers: Iterable[Tokenizer]
 ) -> None:
     longest = max(len(item.token_ids) for item in prompts)
-    # Rows of a batch wait for each other, with padding where theirs has ended.
-    padding = max(config.gamma) + 1 if max(config.batch) > 1 else 0
+    # Rows of a batch, and the proof has batches too, wait for each other: padding follows theirs.
+    padding = max(LARGEST_DEFAULT_GAMMA, *config.gamma) + 1
     for one in tokenizers:
         if one.lacks_room_for(longest, config.max_new_tokens + padding):
             raise Refused(
                 f"--max-new-tokens {config.max_new_tokens}: {one.name} has {one.max_positions} "
                 f"positions, and the longest prompt of task {task} has {longest} tokens; allowed "
-                "are outputs and prompts (--max-prompt-tokens) that fit"
+                f"are outputs and prompts (--max-prompt-tokens) that fit, with {padding} to spare"
             )
 
 
