@@ -6,8 +6,8 @@ whatever is the same for all layers (views, bias) is made once per call, outside
 
 Tried and lost, microseconds of one thread at 8 heads of 32: scaled_dot_product_attention 13 to
 18 against 10 to 13 of two products and a softmax, and 87 against 61 for 16 rows of a batch;
-torch's rms_norm 15 against 8 (three kernels) or 10 (four). torch.compile of a lean step gave
-1.94 -> 1.66 ms for 25 to 50 s of compiling per shape, when layouts were worth more than that.
+torch's rms_norm 15 against 8 (three kernels) or 10 (four). torch.compile of an earlier lean step
+gave 1.94 -> 1.66 ms for 25 to 50 s of compiling per shape, when layouts were worth more than that.
 """
 
 from __future__ import annotations
