@@ -5,15 +5,9 @@ clocks and tables.
 """
 
 from specbench.decoding.loop import Decoded, capacity_for, decode, widths_for
+from specbench.decoding.outcome import DecodingError, ImpossibleDraft, NonFiniteLogits
 from specbench.decoding.phases import SILENT, Phase, Phases
-from specbench.decoding.rounds import (
-    AcceptRule,
-    DecodingError,
-    ImpossibleDraft,
-    NonFiniteLogits,
-    Rules,
-    law,
-)
+from specbench.decoding.rounds import AcceptRule, Rules, law
 from specbench.decoding.streams import torch_seed, uniforms
 
 __all__ = [

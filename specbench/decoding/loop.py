@@ -11,11 +11,10 @@ from dataclasses import dataclass
 
 import torch
 
+from specbench.decoding.outcome import Batch, Outcome
 from specbench.decoding.phases import SILENT, Phase, Phases
 from specbench.decoding.rounds import (
     AcceptRule,
-    Batch,
-    Outcome,
     Player,
     Rules,
     speculative_round,

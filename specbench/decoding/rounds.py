@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import isfinite
 from typing import NamedTuple
 
 import torch
 
+from specbench.decoding.outcome import Batch, Facts, Outcome, outcome_of, packed, require_finite
 from specbench.decoding.phases import Phase, Phases
 from specbench.models.placement import placed
 from specbench.models.protocol import LanguageModel, State
@@ -23,7 +23,6 @@ from specbench.sampling import (
     SMALLEST_TEMPERATURE,
     Verdict,
     accept,
-    accept_largest,
     draw,
     evidence,
     largest,
@@ -38,23 +37,6 @@ AcceptRule = Callable[
 _FIRST = -1  # stands for a row's first token; no token has this id
 
 
-class DecodingError(RuntimeError):
-    """Decoding stopped because something can not be right; no token was made up instead."""
-
-
-class NonFiniteLogits(DecodingError):
-    """A model returned NaN, +inf, or nothing but -inf. role: "target" or "draft"; position:
-    the index of the output token that the logits were for, from 0; row: of the batch."""
-
-    def __init__(self, role: str, position: int, row: int) -> None:
-        super().__init__(f"non-finite logits (position {position}, {role})")
-        self.role, self.position, self.row = role, position, row
-
-
-class ImpossibleDraft(DecodingError):
-    """A drafted token has probability zero in the distribution it was drawn from."""
-
-
 @dataclass
 class Player:
     """A model in its role with the state of the batch."""
@@ -62,17 +44,6 @@ class Player:
     role: str
     model: LanguageModel
     state: State
-
-
-@dataclass
-class Batch:
-    """The committed tokens of each row behind its first token, and which rows are finished.
-
-    A finished row still takes part in each call, but nothing it says is looked at.
-    """
-
-    rows: list[list[int]]
-    done: list[bool]
 
 
 @dataclass(frozen=True)
@@ -90,15 +61,6 @@ class Rules:
         return self.sampling.temperature < SMALLEST_TEMPERATURE and self.accept is accept
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What a round came to, on the host. blocks[b]: accepted drafts of row b and the token of
-    the target's own, empty for a finished row; fell_back[b]: its residual rounded to zero."""
-
-    blocks: list[list[int]]
-    fell_back: list[bool]
-
-
 def target_step(
     target: Player, batch: Batch, rules: Rules, uniform: torch.Tensor, phases: Phases
 ) -> Outcome:
@@ -110,10 +72,10 @@ def target_step(
     logits = target.model.extend(target.state, _last_tokens(target, batch.rows, 1))
     phases.enter(Phase.REST)
     choice = _choose(logits, [len(row) for row in batch.rows], rules, uniform)
-    facts = _packed(choice.tokens, choice.evidence(rules))
+    facts = packed(choice.tokens, choice.evidence(rules))
     for row, (_, value) in enumerate(facts):
         if not batch.done[row]:
-            _require_finite(target.role, [value], batch, row)
+            require_finite(target.role, [value], batch, row)
     blocks = [[] if over else [int(fact[0])] for fact, over in zip(facts, batch.done, strict=True)]
     return Outcome(blocks, [False] * len(facts))
 
@@ -157,8 +119,8 @@ def speculative_round(
             last_uniform.squeeze(-1),
         )
         said, told = torch.stack(verdict, dim=1), evidence(probs)
-    facts = _packed(drafted.tokens, drafted.evidence(rules), told, said)
-    return _outcome([_Facts.of(row, width) for row in facts], batch, num_drafted, rules)
+    facts = packed(drafted.tokens, drafted.evidence(rules), told, said)
+    return outcome_of([Facts.of(row, width) for row in facts], batch, num_drafted, rules.greedy)
 
 
 def _parts(
@@ -253,66 +215,3 @@ def _allowed(logits: torch.Tensor, positions: Sequence[int], rules: Rules) -> to
     for row, position in enumerate(positions):
         logits[row, : max(shortest - position, 0), eos] = float("-inf")
     return logits
-
-
-def _packed(*columns: torch.Tensor) -> list[list[float]]:
-    """Facts (B, n) side by side on the host, row by row: one array and one transfer.
-
-    Ids and flags become float32 beside their evidence; it holds every integer up to 2^24.
-    """
-    facts: list[list[float]] = torch.cat(columns, dim=1).tolist()
-    return facts
-
-
-class _Facts(NamedTuple):
-    """What `speculative_round` packed of a row: its drafts, the evidence of draft and target, and
-    what was said: the four numbers of a verdict or, where rules are greedy, the target's ids."""
-
-    drafts: list[int]
-    draft_evidence: list[float]
-    target_evidence: list[float]
-    said: list[int]
-
-    @staticmethod
-    def of(numbers: list[float], width: int) -> _Facts:
-        """Of a row with room for `width` drafts."""
-        drafts, behind = numbers[:width], numbers[3 * width + 1 :]
-        return _Facts(
-            [int(number) for number in drafts],
-            numbers[width : 2 * width],
-            numbers[2 * width : 3 * width + 1],
-            [int(number) for number in behind],
-        )
-
-
-def _outcome(facts: list[_Facts], batch: Batch, num_drafted: list[int], rules: Rules) -> Outcome:
-    blocks: list[list[int]] = []
-    fell_back: list[bool] = []
-    for row, (found, count) in enumerate(zip(facts, num_drafted, strict=True)):
-        if batch.done[row]:
-            blocks.append([])
-            fell_back.append(False)
-            continue
-        if rules.greedy:
-            accepted = accept_largest(found.said, found.drafts[:count])
-            token, fallback, impossible = found.said[accepted], 0, 0
-        else:
-            accepted, token, fallback, impossible = found.said
-        # What the models say behind the first rejection follows tokens that were never kept.
-        tested = min(accepted + 1, count)
-        _require_finite("draft", found.draft_evidence[:tested], batch, row)
-        _require_finite("target", found.target_evidence[: accepted + 1], batch, row)
-        if impossible:
-            raise ImpossibleDraft(
-                f"a draft of row {row} behind output position {len(batch.rows[row])} has "
-                "probability 0 in the distribution it was drawn from"
-            )
-        blocks.append([*found.drafts[:accepted], token])
-        fell_back.append(bool(fallback))
-    return Outcome(blocks, fell_back)
-
-
-def _require_finite(role: str, values: list[float], batch: Batch, row: int) -> None:
-    for index, value in enumerate(values):
-        if not isfinite(value):
-            raise NonFiniteLogits(role, len(batch.rows[row]) + index, row)
