@@ -20,7 +20,8 @@ from specbench.models.linear import ROW_CLASSES, Form, Half, Linear, Matrix, Pac
 # Of the expected form's time. Forms of several threads look better here, where the threads are
 # still awake from the call before, than between a decoder's other kernels, which use one.
 _MARGIN = 0.7
-_LARGE = 1 << 20  # elements from which the blocked form is expected to win at 3 rows and more
+_LARGE = 1 << 19  # elements from which the blocked form is expected to win at several rows
+_WIDE = 2  # times its outputs: a weight with so many inputs, and one row, wants them side by side
 _CALLS, _SECONDS = 12, 0.05  # for one shape at one number of rows, whichever is first
 _MOST_BYTES = 4 << 30  # of weights whose copies may be held in a second and third form
 
@@ -55,11 +56,19 @@ def _tune_shape(group: list[Linear]) -> dict[str, str]:
 
 
 def _expected(candidates: dict[str, list[Form]], linear: Linear, rows: int) -> str:
-    """The form that won wherever this was measured in quiet; see the README for figures."""
+    """The form that won wherever this was measured in quiet, at T5's shapes from small to large.
+
+    Times over the transposed form's, two threads: plain at one row of 3072 inputs and 768 outputs
+    .69 (2048 and 512: .62, 4096 and 1024: .73), where 768 inputs and 3072 outputs take 1.33; packed
+    at two rows of 768 x 768 .77, of 3072 x 768 .73 (one thread: 1.18, 1.24, and at five .92, .52).
+    """
+    outputs, inputs = linear.shape
     if "half" in candidates:
         return "half"
-    large = linear.shape[0] * linear.shape[1] >= _LARGE
-    return "packed" if large and rows >= 3 and "packed" in candidates else "transposed"
+    many = 2 if torch.get_num_threads() > 1 else 5
+    if rows >= many and outputs * inputs >= _LARGE and "packed" in candidates:
+        return "packed"
+    return "plain" if rows < 3 and inputs >= _WIDE * outputs else "transposed"
 
 
 def _candidates(group: list[Linear]) -> dict[str, list[Form]]:
