@@ -71,7 +71,8 @@ class Paired:
     @property
     def known(self) -> np.ndarray:
         """Whether some session timed the prompt in both, (n,)."""
-        return np.isfinite(self.second_s).any(axis=0)
+        known: np.ndarray = np.isfinite(self.second_s).any(axis=0)
+        return known
 
     def of(self, only: np.ndarray) -> Paired:
         """The same for some of the prompts."""

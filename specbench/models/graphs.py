@@ -53,7 +53,7 @@ class CudaRecorder:
     def __call__(self, function: Pass) -> Pass:
         """A pass that replays the kernels of `function`; its result is always the same tensor."""
         with torch.cuda.device(self._device):
-            side = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch has no types for it
+            side = torch.cuda.Stream()
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
                 for _ in range(_WARM_UPS):

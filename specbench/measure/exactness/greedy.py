@@ -144,7 +144,7 @@ def check_greedy(
             caught = difference if difference and difference.kind == WRONG else None
     if num_prompts > 1:
         together = _decode(target, draft, gammas[-1], items[:num_prompts], sampling, limits, seed)
-        compared.append((gammas[-1], items[:num_prompts], outputs[:num_prompts], together))
+        compared.append((gammas[-1], list(items[:num_prompts]), outputs[:num_prompts], together))
     differences = [
         examine(target, item, gamma, own, speculative)
         for gamma, some, alone, decoded in compared
