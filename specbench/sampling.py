@@ -107,7 +107,7 @@ def draw(probs: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
     cumulative = probs.cumsum(dim=-1, dtype=torch.float64)
     # The largest uniform, 1 - 2^-53, times a total is the float64 just below that total: the
     # search ends at an id of positive probability, and past the last one only if a row is NaN.
-    point = uniform.unsqueeze(-1) * cumulative[..., -1:]
+    point = uniform.unsqueeze(-1) * cumulative.narrow(-1, -1, 1)
     ids = torch.searchsorted(cumulative, point, right=True).squeeze(-1)
     return ids.clamp_(max=probs.shape[-1] - 1)
 
@@ -126,26 +126,26 @@ def overlap(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
 
 
 def residual(p: torch.Tensor, q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """What a rejected position is drawn from, (..., V), and where p stands in for it, (...) bool.
+    """What a rejected position is drawn from but for its norm, (..., V), and the sum that is its
+    norm, (...).
 
-    Leviathan et al. 2023, Sec. 2.3: max(0, p - q) divided by its sum. Where p <= q everywhere
-    (p and q equal up to rounding) that is 0/0; the limit is ill-defined and p is returned.
+    Leviathan et al. 2023, Sec. 2.3: max(0, p - q) and, to divide it by, its sum. `draw` does
+    not ask for the division. Where p <= q everywhere (p and q equal up to rounding) the sum is
+    0 and the limit is ill-defined: p has to stand in.
 
     p, q: (..., V) distributions. Raises ValueError when their shapes differ.
     """
     if p.shape != q.shape:
         raise ValueError(f"p {tuple(p.shape)}, q {tuple(q.shape)}: allowed are equal shapes")
     excess = (p - q).clamp_(min=0.0)
-    total = excess.sum(dim=-1, keepdim=True)
-    fell_back = total == 0.0
-    return torch.where(fell_back, p, excess.div_(total)), fell_back.squeeze(-1)
+    return excess, excess.sum(dim=-1)
 
 
 def accept(
     target_probs: torch.Tensor,
     draft_probs: torch.Tensor,
     drafts: torch.Tensor,
-    num_drafted: torch.Tensor,
+    num_drafted: torch.Tensor | None,
     accept_uniforms: torch.Tensor,
     last_uniform: torch.Tensor,
 ) -> Verdict:
@@ -159,33 +159,33 @@ def accept(
 
     target_probs: (B, G + 1, V). draft_probs: (B, G, V), what each draft was drawn from.
     drafts: (B, G) int64 ids, G >= 1. num_drafted: (B,) int64; row b's positions from
-    num_drafted[b] on are padding (any ids of the vocabulary) and never looked at.
+    num_drafted[b] on are padding (any ids of the vocabulary) and never looked at. None where no
+    position is, which spares a few operations.
     accept_uniforms: (B, G) and last_uniform: (B,) float64 in [0, 1), independent of what the
     drafts were drawn with.
     Raises ValueError when the shapes do not fit together.
     """
     (rows, width), vocab = drafts.shape, target_probs.shape[-1]
-    inputs = (target_probs, draft_probs, num_drafted, accept_uniforms, last_uniform)
-    shapes = tuple(tuple(tensor.shape) for tensor in inputs)
-    wanted = ((rows, width + 1, vocab), (rows, width, vocab), (rows,), (rows, width), (rows,))
-    if width == 0 or shapes != wanted:
+    inputs = (target_probs, draft_probs, accept_uniforms, last_uniform)
+    shapes = tuple(tensor.shape for tensor in inputs)
+    wanted = ((rows, width + 1, vocab), (rows, width, vocab), (rows, width), (rows,))
+    if width == 0 or shapes != wanted or (num_drafted is not None and len(num_drafted) != rows):
         raise ValueError(
-            f"drafts {(rows, width)} with {shapes}: allowed are (B, G >= 1) with "
-            "(B, G + 1, V), (B, G, V), (B,), (B, G), (B,)"
+            f"drafts {(rows, width)} with {[*map(tuple, shapes)]}: allowed are (B, G >= 1) with "
+            "(B, G + 1, V), (B, G, V), (B, G), (B,), and a count for each row or none"
         )
-    p = target_probs[:, :-1].gather(-1, drafts.unsqueeze(-1)).squeeze(-1)
-    q = draft_probs.gather(-1, drafts.unsqueeze(-1)).squeeze(-1)
-    drafted = _drafted(drafts, num_drafted)
-    num_accepted = _leading((accept_uniforms * q < p) & drafted)
-    next_probs, fell_back = _behind_accepted(
-        target_probs, draft_probs, num_accepted, num_accepted < num_drafted
-    )
-    return Verdict(
-        num_accepted,
-        draw(next_probs, last_uniform),
-        fell_back,
-        ((q == 0.0) & drafted).any(dim=-1),
-    )
+    ids = drafts.unsqueeze(-1)
+    p = target_probs.gather(-1, ids)  # (B, G, 1): the position behind the last draft has none
+    q = draft_probs.gather(-1, ids)
+    kept, zero = accept_uniforms.unsqueeze(-1) * q < p, q == 0.0
+    if num_drafted is not None:
+        drafted = torch.arange(width, device=drafts.device) < num_drafted.unsqueeze(-1)
+        kept, zero = kept & drafted.unsqueeze(-1), zero & drafted.unsqueeze(-1)
+    num_accepted = kept.cumprod(dim=1).sum(dim=(1, 2))  # those before the first that is not kept
+    rejected = num_accepted < (width if num_drafted is None else num_drafted)
+    next_probs, fell_back = _behind_accepted(target_probs, draft_probs, num_accepted, rejected)
+    next_token = draw(next_probs, last_uniform)
+    return Verdict(num_accepted, next_token, fell_back, zero.any(dim=1).squeeze(-1))
 
 
 def _behind_accepted(
@@ -194,12 +194,15 @@ def _behind_accepted(
     num_accepted: torch.Tensor,
     rejected: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The residual at the first rejection, or p itself where nothing was rejected, (B, V)."""
+    """What the last token is drawn from, (B, V): the residual at the first rejection, p itself
+    where nothing was rejected; and where p stands in for a residual of nothing, (B,)."""
     p = _rows_at(target_probs, num_accepted)
     q = _rows_at(draft_probs, num_accepted.clamp(max=draft_probs.shape[1] - 1))
-    corrected, fell_back = residual(p, q)
+    excess, total = residual(p, q)
+    nothing = total == 0.0
+    corrected = rejected > nothing  # rejected, and not nothing
     # where: a tenth of masked_fill's time, and a padding draft's NaN stays out.
-    return torch.where(rejected.unsqueeze(-1), corrected, p), fell_back & rejected
+    return torch.where(corrected.unsqueeze(-1), excess, p), rejected & nothing
 
 
 def _rows_at(probs: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
@@ -224,16 +227,6 @@ def accept_largest(target_ids: Sequence[int], drafts: Sequence[int]) -> int:
         if draft != target_ids[index]:
             return index
     return len(drafts)
-
-
-def _drafted(drafts: torch.Tensor, num_drafted: torch.Tensor) -> torch.Tensor:
-    """Which positions hold a draft and no padding, (B, G) bool."""
-    return torch.arange(drafts.shape[1], device=drafts.device) < num_drafted.unsqueeze(-1)
-
-
-def _leading(kept: torch.Tensor) -> torch.Tensor:
-    """How many positions of each row are true before the first that is not, (B,) int64."""
-    return kept.cumprod(dim=-1).sum(dim=-1)
 
 
 def _one_hot_at_largest(logits: torch.Tensor) -> torch.Tensor:

@@ -121,7 +121,8 @@ def test_output_law_with_min_length() -> None:
 def _accept_always(target_probs, draft_probs, drafts, num_drafted, *uniform):
     verdict = accept(target_probs, draft_probs, drafts, num_drafted, *uniform)
     row = torch.arange(len(drafts))
-    return Verdict(num_drafted, draw(target_probs[row, num_drafted], uniform[1]), *verdict[2:])
+    every = torch.full_like(row, drafts.shape[1]) if num_drafted is None else num_drafted
+    return Verdict(every, draw(target_probs[row, every], uniform[1]), *verdict[2:])
 
 
 def _residual_is_p(target_probs, draft_probs, drafts, num_drafted, *uniform):

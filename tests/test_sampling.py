@@ -250,18 +250,16 @@ def test_overlap_never_exceeds_one() -> None:
 
 
 def test_residual_is_normalised_by_its_sum() -> None:  # faults A4
-    probs, fell_back = residual(law(0.5, 0.3, 0.2), law(0.2, 0.5, 0.3))
-    assert probs.tolist() == [1.0, 0.0, 0.0]
-    assert not fell_back
+    excess, total = residual(law(0.5, 0.3, 0.2), law(0.2, 0.5, 0.3))
+    assert (excess / total).tolist() == [1.0, 0.0, 0.0]
 
 
-def test_residual_that_rounds_to_zero_falls_back_to_p_and_says_so() -> None:  # faults B18
+def test_residual_that_rounds_to_zero_sums_to_nothing() -> None:  # faults B18
     p = torch.tensor([0.2, 0.3, 0.5])
     q = p.bfloat16().float()
-    probs, fell_back = residual(torch.stack((p, p)), torch.stack((q, torch.tensor([0.5, 0.5, 0]))))
-    assert fell_back.tolist() == [True, False]
-    assert torch.equal(probs[0], p)
-    assert probs[1].tolist() == [0.0, 0.0, 1.0]
+    excess, total = residual(torch.stack((p, p)), torch.stack((q, torch.tensor([0.5, 0.5, 0]))))
+    assert total.tolist() == [0.0, 0.5]
+    assert excess[1].tolist() == [0.0, 0.0, 0.5]
 
 
 @given(st.integers(0, 2**31))
@@ -269,8 +267,8 @@ def test_accepting_and_correcting_gives_p_exactly(seed) -> None:
     # q min(1, p/q) + (1 - beta) residual = p, the identity of appendix A.1, in float64.
     generator = torch.Generator().manual_seed(seed)
     p, q = torch.randn(2, SYMBOLS, dtype=torch.float64, generator=generator).mul(3).softmax(-1)
-    corrected, _ = residual(p, q)
-    output = torch.minimum(p, q) + (1.0 - overlap(p, q)) * corrected
+    excess, total = residual(p, q)
+    output = torch.minimum(p, q) + (1.0 - overlap(p, q)) * excess / total
     assert output.tolist() == pytest.approx(p.tolist(), abs=1e-14)
 
 
@@ -334,6 +332,19 @@ def test_nothing_behind_the_first_rejection_counts() -> None:  # faults E4
     half = torch.full((1, 5), 0.5, dtype=torch.float64)
     verdict = accept(target, eye[drafts], drafts, torch.tensor([5]), half, half[:, 0])
     assert (verdict.num_accepted.item(), verdict.next_token.item()) == (2, 0)
+
+
+def test_no_count_means_that_all_were_drafted() -> None:
+    p, q = torch.randn(2, 60, 3, 7, generator=torch.Generator().manual_seed(5)).softmax(-1)
+    numbers = torch.rand(60, 5, generator=torch.Generator().manual_seed(6), dtype=torch.float64)
+    drafts = draw(q[:, :2], numbers[:, :2])
+    for counts in (None, torch.full((60,), 2)):
+        verdict = accept(p, q[:, :2], drafts, counts, numbers[:, 2:4], numbers[:, 4])
+        if counts is None:
+            wanted = verdict
+    assert set(wanted.num_accepted.tolist()) == {0, 1, 2}
+    for one, other in zip(verdict, wanted, strict=True):
+        assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("padding", [math.nan, 0.25, 0.0])
@@ -534,7 +545,7 @@ def another_q(target, draft, drafts, num, uniforms, last):
 
 def residual_is_p(target, draft, drafts, num, uniforms, last):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("specbench.sampling.residual", lambda p, q: (p, q.sum(-1) < 0))
+        patch.setattr("specbench.sampling.residual", lambda p, q: (p, p.sum(-1)))
         return accept(target, draft, drafts, num, uniforms, last)
 
 

@@ -20,6 +20,7 @@ from specbench.decoding.rounds import (
     speculative_round,
     target_step,
 )
+from specbench.decoding.streams import RoundNumbers, by_round
 from specbench.models.protocol import LanguageModel
 from specbench.records import Limits, Round, Sampling
 from specbench.sampling import accept
@@ -60,7 +61,7 @@ def decode(
     _check(draft, gamma, prompts, limits, uniform)
     capacity = capacity_for(gamma, limits)
     # Here, because later the device has work to do and the copy would wait for it.
-    numbers = uniform.to(target.device).unbind(1)
+    numbers = by_round(uniform.to(target.device))
     phases.enter(Phase.TARGET_PREFILL)
     players = [Player("target", target, target.start(prompts, capacity))]
     if draft is not None:
@@ -130,13 +131,13 @@ def _play(
     batch: Batch,
     widths: list[int],
     rules: Rules,
-    uniform: torch.Tensor,
+    numbers: RoundNumbers,
     phases: Phases,
 ) -> Outcome:
     if max(widths) == 0:
-        return target_step(players[0], batch, rules, uniform[:, -1:], phases)
+        return target_step(players[0], batch, rules, numbers, phases)
     target, draft = players
-    return speculative_round(target, draft, batch, widths, rules, uniform, phases)
+    return speculative_round(target, draft, batch, widths, rules, numbers, phases)
 
 
 def _commit(batch: Batch, widths: list[int], outcome: Outcome, rules: Rules) -> Round:

@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 import torch
 
-from specbench.decoding.outcome import Batch, Facts, Outcome, outcome_of, packed, require_finite
+from specbench.decoding.outcome import Batch, Facts, Outcome, outcome_of, require_finite, told
 from specbench.decoding.phases import Phase, Phases
+from specbench.decoding.streams import RoundNumbers
 from specbench.models.placement import placed
 from specbench.models.protocol import LanguageModel, State
 from specbench.records import Limits, Sampling
@@ -30,7 +31,15 @@ from specbench.sampling import (
 )
 
 AcceptRule = Callable[
-    [torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], Verdict
+    [
+        torch.Tensor,
+        torch.Tensor,
+        torch.Tensor,
+        torch.Tensor | None,
+        torch.Tensor,
+        torch.Tensor,
+    ],
+    Verdict,
 ]
 
 
@@ -62,17 +71,14 @@ class Rules:
 
 
 def target_step(
-    target: Player, batch: Batch, rules: Rules, uniform: torch.Tensor, phases: Phases
+    target: Player, batch: Batch, rules: Rules, numbers: RoundNumbers, phases: Phases
 ) -> Outcome:
-    """One autoregressive round: each row's next token from the target alone.
-
-    uniform: (B, 1) float64.
-    """
+    """One autoregressive round: each row's next token from the target alone."""
     phases.enter(Phase.VERIFY)
     logits = target.model.extend(target.state, _last_tokens(target, batch.rows, 1))
     phases.enter(Phase.REST)
-    choice = _choose(logits, [len(row) for row in batch.rows], rules, uniform)
-    facts = packed(choice.tokens, choice.evidence(rules))
+    choice = _choose(logits, [len(row) for row in batch.rows], rules, numbers.last)
+    facts = told(choice.tokens, choice.evidence(rules))
     for row, (_, value) in enumerate(facts):
         if not batch.done[row]:
             require_finite(target.role, [value], batch, row)
@@ -86,50 +92,42 @@ def speculative_round(
     batch: Batch,
     num_drafted: list[int],
     rules: Rules,
-    uniform: torch.Tensor,
+    numbers: RoundNumbers,
     phases: Phases,
 ) -> Outcome:
     """One speculative round: row b drafts num_drafted[b] tokens, the target tests them all in
     one call.
 
-    uniform: (B, 2 * gamma + 1) float64, laid out as `streams.uniforms` says. Rows that draft
-    fewer than the widest one are padded with drafts that are never looked at.
+    Rows that draft fewer than the widest one are padded with drafts that are never looked at.
     """
-    rows, width, gamma = batch.rows, max(num_drafted), uniform.shape[1] // 2
-    draw_uniforms, accept_uniforms, last_uniform = _parts(uniform, gamma, width)
+    rows, width = batch.rows, max(num_drafted)
     given = _missed(draft, rows)
-    drafted = _draft(draft, given, rows, draw_uniforms, rules, phases)
+    drafted = _draft(draft, given, rows, numbers.to_draw[:width], rules, phases)
     phases.enter(Phase.VERIFY)
     # What an empty row begins with is each model's own.
-    last = given[:, -1:] if all(rows) else _last_tokens(target, rows, 1)
+    last = _newest(given) if all(rows) else _last_tokens(target, rows, 1)
     block = torch.cat((last, drafted.tokens), dim=1)
     logits = target.model.extend(target.state, block)
     phases.enter(Phase.REST)
     positions = [len(row) for row in rows]
+    said: tuple[torch.Tensor, ...]
     if rules.greedy:
-        said, told = largest(_allowed(logits, positions, rules))
+        ids, sound = largest(_allowed(logits, positions, rules))
+        said = (ids,)
     else:
         probs = law(logits, positions, rules)
-        verdict = rules.accept(
+        even = min(num_drafted) == width
+        said = rules.accept(
             probs,
             drafted.basis,
             drafted.tokens,
-            placed(num_drafted, block.device),
-            accept_uniforms,
-            last_uniform.squeeze(-1),
+            None if even else placed(num_drafted, block.device),
+            numbers.to_accept.narrow(1, 0, width),
+            numbers.last.squeeze(-1),
         )
-        said, told = torch.stack(verdict, dim=1), evidence(probs)
-    facts = packed(drafted.tokens, drafted.evidence(rules), told, said)
+        sound = evidence(probs)
+    facts = told(drafted.tokens, drafted.evidence(rules), sound, *said)
     return outcome_of([Facts.of(row, width) for row in facts], batch, num_drafted, rules.greedy)
-
-
-def _parts(
-    uniform: torch.Tensor, gamma: int, width: int
-) -> tuple[Sequence[torch.Tensor], torch.Tensor, torch.Tensor]:
-    """A round's numbers for `width` drafts: to draw each (B, 1), to accept them (B, width), and
-    for the token of the target's own (B, 1)."""
-    to_draw, to_accept, last = uniform.split((gamma, gamma, 1), dim=1)
-    return to_draw.split(1, dim=1)[:width], to_accept[:, :width], last
 
 
 class _Choice(NamedTuple):
@@ -178,12 +176,17 @@ def _draft(
     choices, tokens = [], given
     for slot, uniform in enumerate(uniforms):
         phases.enter(Phase.DRAFT)
-        logits = draft.model.extend(draft.state, tokens)[:, -1:]
+        logits = _newest(draft.model.extend(draft.state, tokens))
         phases.enter(Phase.REST)
         positions = [len(row) + slot for row in rows]
         choices.append(_choose(logits, positions, rules, uniform))
         tokens = choices[-1].tokens
     return _Choice(*(torch.cat(parts, dim=1) for parts in zip(*choices, strict=True)))
+
+
+def _newest(columns: torch.Tensor) -> torch.Tensor:
+    """The last column of (B, K, ...), (B, 1, ...); a view costs as much as a small product."""
+    return columns if columns.shape[1] == 1 else columns[:, -1:]
 
 
 def _last_tokens(player: Player, rows: list[list[int]], count: int) -> torch.Tensor:

@@ -8,9 +8,19 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
+
+
+class RoundNumbers(NamedTuple):
+    """What chance says in one round: to draw each of gamma drafts, (B, 1) each; to accept them,
+    (B, gamma); for the token of the target's own, (B, 1)."""
+
+    to_draw: Sequence[torch.Tensor]
+    to_accept: torch.Tensor
+    last: torch.Tensor
 
 
 def uniforms(
@@ -25,6 +35,21 @@ def uniforms(
     shape = (num_rounds, 2 * gamma + 1)
     rows = [_generator(seed, cell, prompt_id).random(shape) for prompt_id in prompt_ids]
     return torch.from_numpy(np.stack(rows))
+
+
+def by_round(uniform: torch.Tensor) -> list[RoundNumbers]:
+    """The numbers of `uniforms`, (B, R, 2 * gamma + 1), as views for each round.
+
+    Taken apart once: between two model calls a view costs as much as a small product.
+    """
+    gamma = uniform.shape[2] // 2
+    draws = [slot.split(1, dim=1) for slot in uniform[:, :, :gamma].unbind(2)]
+    accepts = uniform[:, :, gamma : 2 * gamma].unbind(1)
+    lasts = uniform[:, :, -1].split(1, dim=1)
+    return [
+        RoundNumbers([slot[index] for slot in draws], accepts[index], last)
+        for index, last in enumerate(lasts)
+    ]
 
 
 def torch_seed(seed: int, cell: str, prompt_ids: Sequence[str]) -> int:

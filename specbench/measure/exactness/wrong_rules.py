@@ -16,21 +16,23 @@ def accept_always(
     target_probs: torch.Tensor,
     draft_probs: torch.Tensor,
     drafts: torch.Tensor,
-    num_drafted: torch.Tensor,
+    num_drafted: torch.Tensor | None,
     accept_uniforms: torch.Tensor,
     last_uniform: torch.Tensor,
 ) -> Verdict:
     """Every draft is kept: the output follows the draft's law. Arguments as `sampling.accept`."""
     right = accept(target_probs, draft_probs, drafts, num_drafted, accept_uniforms, last_uniform)
-    next_probs = target_probs[torch.arange(len(drafts), device=drafts.device), num_drafted]
-    return right._replace(num_accepted=num_drafted, next_token=draw(next_probs, last_uniform))
+    row = torch.arange(len(drafts), device=drafts.device)
+    every = torch.full_like(row, drafts.shape[1]) if num_drafted is None else num_drafted
+    next_token = draw(target_probs[row, every], last_uniform)
+    return right._replace(num_accepted=every, next_token=next_token)
 
 
 def residual_is_target(
     target_probs: torch.Tensor,
     draft_probs: torch.Tensor,
     drafts: torch.Tensor,
-    num_drafted: torch.Tensor,
+    num_drafted: torch.Tensor | None,
     accept_uniforms: torch.Tensor,
     last_uniform: torch.Tensor,
 ) -> Verdict:
