@@ -16,8 +16,9 @@ plain 103, 163, 214 and oneDNN 102, 133, 177 and transposed 58, 146, 184 and flo
 (a busy machine: read the ratios). Six rows fill FBGEMM's AVX2 registers: 8000 x 256 takes 513 for
 one row, 713 to 718 for five and six, 1151 for seven, 1236 for twelve, 1730 for thirteen, so that
 verifying eight tokens costs what twelve would. torch's other float16 product,
-quantized.linear_dynamic_fp16, can use several threads but spends 16 more on each call, and lost at
-every size tried.
+quantized.linear_dynamic_fp16, uses all threads: alone it takes .69 to .84 of that for 8000 x 256,
+twice as long for 768 x 256; but between a decoder's other kernels, which use one thread, waking
+the second costs more: with it a one-layer draft's step took .72 ms instead of .45 to .60.
 """
 
 from __future__ import annotations
