@@ -93,6 +93,26 @@ def test_a_form_must_win_by_a_margin(monkeypatch, seconds, wins):
     assert tune([Linear(weight_of())]) == {"40x24": {str(rows): wanted for rows in ROW_CLASSES}}
 
 
+@pytest.mark.parametrize(
+    ("threads", "shape", "wanted"),
+    [
+        (1, (40, 24), ["transposed"] * 3 + ["packed"] * 3),
+        (2, (40, 24), ["transposed"] + ["packed"] * 5),
+        (1, (24, 48), ["plain"] * 2 + ["transposed"] + ["packed"] * 3),
+        (2, (24, 48), ["plain"] + ["packed"] * 5),
+        (2, (8, 16), ["plain"] * 2 + ["transposed"] * 4),
+    ],
+)
+def test_the_expected_form_depends_on_rows_shape_and_threads(monkeypatch, threads, shape, wanted):
+    weight = weight_of(*shape) + 1e-6  # no float16 numbers
+    form_of("packed", weight)
+    monkeypatch.setattr(tuning, "_seconds", lambda candidates, _: dict.fromkeys(candidates, 1.0))
+    monkeypatch.setattr(tuning, "_LARGE", 40 * 24)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    (chosen,) = tune([Linear(weight)]).values()
+    assert list(chosen.values()) == wanted
+
+
 def test_tuning_keeps_products_and_names_known_forms():
     weights = [weight_of(seed=seed) for seed in range(3)] + [weight_of(72, 24)]
     matrices = [Linear(weight) for weight in weights]
