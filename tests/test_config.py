@@ -103,7 +103,8 @@ def test_values_that_are_not_allowed(flags, named) -> None:
 
 def test_flags_override_the_file(tmp_path: Path) -> None:
     path = tmp_path / "c.toml"
-    path.write_text('gamma = "1..3"\ntemperature = [0, 0.5]\nlimit = 7\ndraft = "pocket/small"\n')
+    text = 'gamma = "1..3"\ntemperature = [0, 0.5]\nlimit = 7\ndraft = "pocket/small"\n'
+    path.write_text(text, encoding="utf-8-sig")  # as editors on Windows save it
     config = read_config(path, {"limit": 9, "seed": None})
     assert config.gamma == (1, 2, 3)
     assert config.temperature == (0.0, 0.5)

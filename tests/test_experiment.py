@@ -169,6 +169,21 @@ def test_a_finished_sweep_measures_nothing_more(tmp_path: Path) -> None:
     assert (tmp_path / RAW).read_bytes() == before
 
 
+def test_a_call_that_breaks_fails_its_generation() -> None:
+    class Broken(TableModel):
+        def extend(self, state, tokens):
+            raise IndexError("index out of range in self")
+
+    models = {"t": TableModel(random_table(1)), "d": Broken(random_table(2))}
+    ready = prepared(models=models, gamma=(2,), temperature=(1.0,))
+    items = next(iter(ready.prompts.values()))[:1]
+    status = {}
+    for cell in ready.groups[0]:
+        generation = ready.bench.generate(cell, items, 0)
+        status[cell.arm.gamma] = generation.status, generation.error
+    assert status == {0: (OK, None), 2: (FAILED, "IndexError: index out of range in self")}
+
+
 def test_a_failed_cell_is_a_row_and_the_others_go_on(tmp_path: Path) -> None:
     models = {
         "t": TableModel(random_table(1)),

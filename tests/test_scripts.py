@@ -99,7 +99,7 @@ def test_gpu_check_refuses_a_machine_without_a_gpu_in_one_line():
         check=False,
     )
     assert done.returncode == 3
-    assert done.stderr == "gpu_check: device 'cuda': this machine has 0 CUDA devices\n"
+    assert done.stderr == "gpu_check: --device cuda: this machine has 0 CUDA devices\n"
     assert done.stdout == ""
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from specbench.cli.errors import REFUSED, CommandError
+from specbench.cli.errors import REFUSED, WRONG_USAGE, CommandError
 from specbench.cli.output import Output
 from specbench.experiment.config import Config
 
@@ -26,10 +26,12 @@ def prepared(config: Config, output: Output) -> Prepared:
 def refusals() -> Iterator[None]:
     """Whatever is refused before measuring becomes one line and its exit code."""
     from specbench.experiment.prepare import Refused
-    from specbench.models import ModelError
-    from specbench.prompts import PromptError
+    from specbench.models import ModelError, UnknownName
+    from specbench.prompts import PromptError, UnknownTask
 
     try:
         yield
+    except (UnknownName, UnknownTask) as error:
+        raise CommandError(str(error), WRONG_USAGE) from None
     except (ModelError, PromptError, Refused) as error:
         raise CommandError(str(error), REFUSED) from None

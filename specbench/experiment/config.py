@@ -172,7 +172,7 @@ def read_config(path: Path | None, flags: Mapping[str, Any]) -> Config:
 
 def _from_toml(path: Path) -> dict[str, Any]:
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--config {path}: cannot be read ({error})") from None
     except tomllib.TOMLDecodeError as error:

@@ -121,15 +121,19 @@ class Bench:
         """One timed call of the cell's decoder on one batch.
 
         limits: others than the group's, for a warm-up that need not go to the end. A model that
-        cannot be followed gives a failed record that says why, never a token.
+        cannot be followed, or whose own call breaks, gives a failed record that says why, never a
+        token.
         """
         ids = tuple(item.id for item in items)
         engine = self._by_peer if cell.arm.is_peer else self._by_ourselves
         disturbance = Disturbance()
         try:
             decoded, times = engine(cell, items, limits or cell.group.limits)
-        except (DecodingError, PeerError, torch.OutOfMemoryError) as error:
+        except (DecodingError, PeerError) as error:
             return Generation(cell.key, ids, repeat, FAILED, error=_one_line(error))
+        except (RuntimeError, IndexError) as error:  # what torch raises: memory, device, shapes
+            what = f"{type(error).__name__}: {_one_line(error)}"
+            return Generation(cell.key, ids, repeat, FAILED, error=what)
         load_average, steal_fraction = disturbance.read()
         gpu_clock_mhz, gpu_slowdown = self.gpu.read() if self.gpu else (None, None)
         return Generation(

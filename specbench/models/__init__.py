@@ -4,7 +4,7 @@ The only room that imports transformers. Knows nothing of decoding methods or ti
 """
 
 from specbench.models.adapter import TransformersModel
-from specbench.models.errors import ModelError
+from specbench.models.errors import ModelError, UnknownName
 from specbench.models.family import family_of, task_prefixes
 from specbench.models.loading import LoadedModel, describe, load_model
 from specbench.models.pairing import check_pair, probe
@@ -22,6 +22,7 @@ __all__ = [
     "State",
     "Tokenizer",
     "TransformersModel",
+    "UnknownName",
     "check_pair",
     "describe",
     "family_of",

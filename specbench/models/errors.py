@@ -1,4 +1,4 @@
-"""The one error that this room raises for a model that cannot be used."""
+"""The errors that this room raises for a model that cannot be used."""
 
 from __future__ import annotations
 
@@ -8,3 +8,7 @@ class ModelError(Exception):
 
     It names what was asked for and what is allowed, and is never about a bug of specbench.
     """
+
+
+class UnknownName(ModelError):
+    """A device or dtype by a name that no machine knows."""

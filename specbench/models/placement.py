@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from specbench.models.errors import ModelError
+from specbench.models.errors import ModelError, UnknownName
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -18,7 +18,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 def resolve_device(name: str) -> torch.device:
     """The device of auto, cpu, cuda, cuda:N or mps; auto is the first CUDA device or the CPU.
 
-    Raises ModelError for another name, or for a device that this machine does not have.
+    Raises UnknownName for another name, ModelError for what this machine does not have.
     """
     if name == "auto":
         return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
@@ -27,26 +27,26 @@ def resolve_device(name: str) -> torch.device:
     except RuntimeError:
         device = None
     if device is None or device.type not in ("cpu", "cuda", "mps"):
-        raise ModelError(f"device {name!r}: allowed are auto, cpu, cuda, cuda:N, mps")
+        raise UnknownName(f"--device {name}: allowed are auto, cpu, cuda, cuda:N, mps")
     if device.type == "cuda":
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if (device.index or 0) >= count:
-            raise ModelError(f"device {name!r}: this machine has {count} CUDA devices")
+            raise ModelError(f"--device {name}: this machine has {count} CUDA devices")
         return torch.device("cuda", device.index or 0)
     if device.type == "mps" and not torch.backends.mps.is_available():
-        raise ModelError(f"device {name!r}: not available here")
+        raise ModelError(f"--device {name}: not available here")
     return device
 
 
 def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
     """The dtype of auto, float32, bfloat16 or float16; auto is float32, on CUDA bfloat16.
 
-    Raises ModelError for another name.
+    Raises UnknownName for another name.
     """
     if name == "auto":
         return torch.bfloat16 if device.type == "cuda" else torch.float32
     if name not in DTYPES:
-        raise ModelError(f"dtype {name!r}: allowed are auto, {', '.join(DTYPES)}")
+        raise UnknownName(f"--dtype {name}: allowed are auto, {', '.join(DTYPES)}")
     return DTYPES[name]
 
 

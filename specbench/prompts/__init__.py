@@ -5,7 +5,14 @@ with, which items a limit selects, and how they become token ids. The only impor
 Knows nothing of models; a tokenizer is anything that encodes a text.
 """
 
-from specbench.prompts.items import EncodedPrompt, Encoder, Prompt, PromptError, PromptSet
+from specbench.prompts.items import (
+    EncodedPrompt,
+    Encoder,
+    Prompt,
+    PromptError,
+    PromptSet,
+    UnknownTask,
+)
 from specbench.prompts.jsonl import read_jsonl
 from specbench.prompts.load import PREFIXES, TASKS, load_prompts
 from specbench.prompts.tokens import encode
@@ -18,6 +25,7 @@ __all__ = [
     "Prompt",
     "PromptError",
     "PromptSet",
+    "UnknownTask",
     "encode",
     "load_prompts",
     "read_jsonl",

@@ -10,6 +10,10 @@ class PromptError(ValueError):
     """The prompts cannot be had as asked; the message is one line that says why."""
 
 
+class UnknownTask(PromptError):
+    """A task by a name that is none."""
+
+
 @dataclass(frozen=True)
 class Prompt:
     """One input: `text` is all that the model reads, prefix included."""

@@ -14,7 +14,7 @@ from importlib import resources
 from pathlib import Path
 
 from specbench.prompts.hosted import HOSTED, read_hosted
-from specbench.prompts.items import Prompt, PromptError, PromptSet
+from specbench.prompts.items import Prompt, PromptError, PromptSet, UnknownTask
 from specbench.prompts.jsonl import read_jsonl
 
 TRANSLATION = "translation"
@@ -57,8 +57,8 @@ def load_prompts(
     for the family's prefix; without it a file's texts get none.
     limit: the most prompts to take; None takes all. family: of the target's checkpoint, a key of
     PREFIXES. prefix: overrides the family's; "" is none.
-    Raises PromptError for an unknown task, a family without a prefix, a source that cannot be
-    read, and a source that holds no prompt.
+    Raises UnknownTask for an unknown task, PromptError for a family without a prefix, a source
+    that cannot be read, and a source that holds no prompt.
     """
     if limit is not None and limit < 1:
         raise PromptError(f"--limit {limit}: allowed are integers >= 1")
@@ -82,7 +82,7 @@ def _source_and_kind(task: str) -> tuple[str, str | None]:
     if task.startswith("file:"):
         source, _, kind = task.partition("#")
         if kind not in {"", TRANSLATION, SUMMARY}:
-            raise PromptError(
+            raise UnknownTask(
                 f"--task {task}: after # allowed are {TRANSLATION} and {SUMMARY}, found {kind!r}"
             )
         return source, kind or None
@@ -91,11 +91,11 @@ def _source_and_kind(task: str) -> tuple[str, str | None]:
     known = f"allowed are {', '.join(TASKS)} and file:PATH.jsonl"
     if task in _SUPERSEDED:
         name = _SUPERSEDED[task]
-        raise PromptError(
+        raise UnknownTask(
             f"--task {task}: that data set is a script, which is never run; use {name}, which "
             f"reads {HOSTED[name].repository} ({known})"
         )
-    raise PromptError(f"--task {task}: {known}")
+    raise UnknownTask(f"--task {task}: {known}")
 
 
 def _prefix(task: str, kind: str | None, family: str | None) -> str:
