@@ -29,6 +29,11 @@ QUIET = Estimate(1.0, 0.98, 1.02)
         # As wide as what is claimed, to either side; 1 / 0.625 is 1.6.
         (Estimate(1.5, 1.4, 1.6), Estimate(1.1, 0.9, 1.7), f"{WITHHELD}: the null arm is ±70 %"),
         (Estimate(1.5, 1.4, 1.6), Estimate(0.9, 0.625, 1.1), f"{WITHHELD}: the null arm is ±60 %"),
+        (
+            Estimate(1.5, 1.4, 1.6),
+            Estimate(1.1, 0.05, 1.7),
+            f"{WITHHELD}: the null arm is off by up to a factor of 20.0",
+        ),
         (Estimate(0.99, 0.985, 0.995), QUIET, f"{WITHHELD}: the null arm is ±2.0 %"),
         # Off by itself, however little.
         (

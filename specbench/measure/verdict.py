@@ -46,6 +46,8 @@ def doubt_of(ratio: Estimate, null: Estimate | None) -> str | None:
     reach = max(null.high, 1.0 / null.low)
     if max(ratio.value, 1.0 / ratio.value) > reach:
         return None
+    if reach > 2.0:
+        return f"the null arm is off by up to a factor of {reach:.1f}"
     percent = 100.0 * (reach - 1.0)
     return f"the null arm is ±{percent:.{1 if percent < 10 else 0}f} %"
 

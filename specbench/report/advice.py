@@ -169,6 +169,12 @@ DRAFTS = Layout(
         Column("γ by Thm 3.8", _predicted_gamma),
         value("predicted_improvement", "S by Thm 3.8, not measured"),
     ),
+    (
+        (
+            "break-even α: above it the best γ measured is faster than not speculating, by Thm 3.8 "
+            "at the measured c; verification that is not free asks for more."
+        ),
+    ),
 )
 
 WHAT_IF = Layout(
