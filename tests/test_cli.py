@@ -94,6 +94,9 @@ def test_exit_codes_are_in_the_help(call) -> None:
         (["sweep", "--draft", "pocket/nobody"], 3, "pocket/small"),
         (["sweep", "--task", "nonsense"], 2, "--task nonsense"),
         (["sweep", "--task", "file:none.jsonl"], 3, "none.jsonl"),
+        (["sweep", "--task", "file:"], 2, "--task file:"),
+        (["sweep", "--draft", ""], 3, "model ''"),
+        (["theory", "--out", "a_file"], 2, "a_file"),
         (["sweep", "--device", "abacus"], 2, "--device abacus"),
         (["sweep", "--dtype", "float12"], 2, "--dtype float12"),
         (["sweep", "--threads", "999", "--dry-run"], 3, "--threads 999"),
@@ -106,11 +109,23 @@ def test_exit_codes_are_in_the_help(call) -> None:
 )
 def test_a_wrong_input_is_one_line(call, monkeypatch, tmp_path, args, code, named) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "a_file").touch()
     exit_code, out, err = call(*args)
     assert exit_code == code
     assert named in err
     assert len(err.strip().splitlines()) == 1
     assert out == ""
+
+
+def test_dry_run_guesses_from_the_prompts_that_there_are(call) -> None:
+    minutes = []
+    for limit in ("400", "1000000"):
+        code, out, _ = call(
+            "sweep", "--task", "pocket-ende", "--limit", limit, "--dry-run", "--json"
+        )
+        assert code == 0
+        minutes.append(json.loads(out)["estimated_minutes"])
+    assert minutes[0] == minutes[1] > 0
 
 
 def test_dry_run_plans_and_measures_nothing(call, monkeypatch, tmp_path) -> None:

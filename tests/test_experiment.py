@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
@@ -156,10 +157,14 @@ def test_a_stopped_sweep_goes_on_where_it_was(tmp_path: Path, stop_after: int) -
     start(prepared(), tmp_path / "part").run()
     after = Store(tmp_path / "part").read().records
     assert without_seconds(after) == without_seconds(whole)
-    # What was measured before the kill was not measured again.
-    assert {record_key(g): g.total_s for g in after if isinstance(g, Generation)}.items() >= {
-        record_key(g): g.total_s for g in kept
-    }.items()
+    # A prompt that all arms of its group had met before the kill was not measured again, and one
+    # that the kill cut through was, in every arm: its ratios are of one process.
+    seconds = {record_key(g): g.total_s for g in kept}
+    group = {cell.key: cell.group for cell in Store(tmp_path / "part").read().cells}
+    met = Counter((group[g.cell], g.prompt_ids) for g in kept)
+    for g in timed(after):
+        in_all_arms = met[group[g.cell], g.prompt_ids] == 4
+        assert (seconds.get(record_key(g)) == g.total_s) is in_all_arms
 
 
 def test_a_finished_sweep_measures_nothing_more(tmp_path: Path) -> None:
@@ -200,7 +205,7 @@ def test_a_failed_cell_is_a_row_and_the_others_go_on(tmp_path: Path) -> None:
     assert failed[0].tokens == ()
     good = {g.cell for g in timed(run.records) if g.status == OK}
     assert len(good) == 3
-    # A resume tries the failed cell again, and only that one.
+    # A resume tries the failed cell again, beside arms of its own process.
     models["bad"] = TableModel(random_table(3))
     assert start(prepared(models=models, **options), tmp_path).run() == 0
     records = Store(tmp_path).read().records
@@ -264,6 +269,16 @@ def test_a_refusal_names_the_field_of_a_model_and_how_many_more_differ(tmp_path:
     ready.info["models"] = {"t": {**model, "weights_sha256": "b", "width": 9}}
     said = r"models\.t\.weights_sha256 was 'a' in .* and is 'b' now \(1 more differ\)"
     with pytest.raises(Mismatch, match=said):
+        start(ready, tmp_path)
+
+
+@pytest.mark.parametrize("change", [{"host": None}, {"models": []}])
+def test_a_resume_needs_something_to_compare_with(tmp_path: Path, change) -> None:
+    ready = prepared()
+    start(ready, tmp_path)
+    info = json.loads((tmp_path / "run.json").read_text())
+    (tmp_path / "run.json").write_text(json.dumps(info | change))
+    with pytest.raises(UsageError, match=f"has no '{next(iter(change))}' to compare with"):
         start(ready, tmp_path)
 
 

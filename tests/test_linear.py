@@ -65,6 +65,8 @@ def test_half_storage_only_where_it_changes_nothing():
     with pytest.raises(RuntimeError, match="no float16 storage"):
         Half(weight_of() * 2**20)
     with pytest.raises(RuntimeError, match="no float16 storage"):
+        Half(weight_of() * torch.inf)
+    with pytest.raises(RuntimeError, match="no float16 storage"):
         Half(weight_of().to(torch.bfloat16))
 
 

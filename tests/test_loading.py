@@ -171,6 +171,8 @@ def test_weights_that_are_not_what_config_says(tmp_path):
     gone = "decoder.block.1.layer.2.DenseReluDense.wo.weight"
     save_file({k: v for k, v in weights.items() if k != gone}, path, {"format": "pt"})
     assert f"missing keys: {gone}" in refusal(load_model, folder, **CPU)
+    save_file(weights | {gone: weights[gone][:, 1:].contiguous()}, path, {"format": "pt"})
+    assert f"mismatched keys: ('{gone}'" in refusal(load_model, folder, **CPU)
     path.write_bytes(b"<html>not found</html>")
     assert "cannot be loaded" in refusal(load_model, folder, **CPU)
 

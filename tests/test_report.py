@@ -18,9 +18,10 @@ from specbench.measure.peers import compare_peers
 from specbench.measure.recommendation import recommend_collected, what_if
 from specbench.measure.verdict import LOSES
 from specbench.records import FAILED, Arm, Cell, Generation
-from specbench.report import console, write_figures, write_tables, write_theory_figures
+from specbench.report import console, predicted, write_figures, write_tables, write_theory_figures
 from specbench.report.best import table2_rows
 from specbench.report.published import comparison_rows
+from specbench.statistics import Estimate
 
 INFO = {
     "command": "specbench sweep --gamma 1..3",
@@ -173,6 +174,11 @@ def test_synthetic_prompts_never_enter_table_2(folder):
     assert {row["task"] for row in read(folder / "table2.csv")} == {"pocket-ende"}
     assert "pocket-summary" in (folder / "table2.md").read_text(encoding="utf-8")
     assert "pocket-summary" in {row["task"] for row in read(folder / "grid.csv")}
+
+
+def test_an_interval_of_no_width_contradicts_nothing():
+    assert predicted._agrees(1.6, Estimate(1.7, 1.7, 1.7)) is None
+    assert predicted._agrees(1.6, Estimate(1.7, 1.65, 1.8)) is False
 
 
 def test_table_4_marks_predictions_outside_the_interval(folder, run):

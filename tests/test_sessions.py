@@ -12,7 +12,7 @@ from test_experiment import prepared, start
 
 from specbench.cli import main, measuring
 from specbench.cli import sweep as door
-from specbench.cli.errors import DONE, FAILED_CELLS, REFUSED
+from specbench.cli.errors import DONE, FAILED_CELLS, INTERRUPTED, REFUSED, CommandError
 from specbench.experiment import sessions
 from specbench.experiment.config import Config
 from specbench.experiment.run import Sweep
@@ -91,6 +91,25 @@ def test_a_session_that_breaks_keeps_what_was_measured(measured, capsys) -> None
     assert measured([REFUSED, DONE]) == (REFUSED, [("here", 0), ("process", 1), "tables"])
     line = "session 2 of 3 ended with exit code 3; what was measured is kept"
     assert line in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("begun", "said"),
+    [
+        (False, "stopped before anything was measured"),
+        (True, "stopped; what was measured is kept, and the same command with --resume --out"),
+    ],
+)
+def test_ctrl_c_says_what_is_left(monkeypatch, tmp_path: Path, begun, said) -> None:
+    def here(config, store, number, output):
+        if begun:
+            store.create({}, [])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(measuring, "_measure_here", here)
+    with pytest.raises(CommandError, match=said) as caught:
+        measuring.measure(CONFIG, tmp_path / "run", False, 0, door.Output())
+    assert caught.value.exit_code == INTERRUPTED
 
 
 def session_of(folder: Path, session: int, target_seed: int = 1) -> None:

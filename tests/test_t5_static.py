@@ -348,6 +348,9 @@ def test_a_round_waits_for_the_device_once(monkeypatch, heat, gamma, new_recorde
     target, draft = (model(weights, new_recorder) for _ in range(2))
     numbers = uniforms(0, "waits", ["0", "1", "2"], 20, gamma)
     limits, sampling = Limits(20, min_new_tokens=4), Sampling(heat, top_k=9, top_p=0.9)
+    wanted = decode(target, draft if gamma else None, gamma, PROMPTS, sampling, limits, numbers)
+    monkeypatch.setattr("specbench.decoding.outcome._is_on_host", lambda fact: False)
     with Waits(monkeypatch) as waits:
         got = decode(target, draft if gamma else None, gamma, PROMPTS, sampling, limits, numbers)
+    assert got == wanted
     assert waits.found == ["tolist"] * len(got.rounds)

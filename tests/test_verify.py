@@ -80,13 +80,14 @@ def test_a_pair_that_proves_nothing_is_noted_and_timed(tmp_path: Path) -> None:
         assert found.info["exactness"]["status"] == "underpowered"
         assert found.notes[0].startswith(f"exactness not proved: t with d at T={temperature:g}: ")
         assert why in found.notes[0]
+        assert found.info["notes"] == found.notes  # so that tables say it
 
 
 def test_a_model_that_cannot_be_followed_is_left_to_its_cells(tmp_path: Path) -> None:
     broken = TableModel(constant_table([math.nan] * 12), "d")
     found = gated(ready(broken, temperature=(0.0,)), Store(tmp_path))
     said = "t with d at T=0: non-finite logits (position 0, draft)"
-    assert found.notes == [f"exactness not checked: {said}"]
+    assert found.notes == found.info["notes"] == [f"exactness not checked: {said}"]
     assert found.info["exactness"]["status"] == "not checked"
     assert found.info["exactness"]["verdict"] == f"not checked: {said}"
 

@@ -56,9 +56,6 @@ def _common(
     pass
 
 
-STOPPED = "stopped; what was measured is kept, and the same command with --resume goes on"
-
-
 def main() -> None:
     """Run the command line and exit with its code; a user's mistake is one line, no traceback."""
     try:
@@ -73,16 +70,20 @@ def _run() -> int:
     try:
         # Without a command the help is what is asked for, laid out and not as an error's one line.
         code = app(args=sys.argv[1:] or ["--help"], standalone_mode=False) or DONE
+        sys.stdout.flush()
         # Newer typers turn Ctrl-C into a code of their own accord, without a word.
-        return _say(STOPPED, code) if code == INTERRUPTED else code
+        return _say("stopped", code) if code == INTERRUPTED else code
     except typer.TyperException as error:
         return _say(error.format_message(), error.exit_code)
     except UsageError as error:
         return _say(str(error), WRONG_USAGE)
     except CommandError as error:
         return _say(str(error), error.exit_code)
+    except OSError as error:  # a file where a folder has to be, a full disk
+        where = f"{error.filename}: " if error.filename else ""
+        return _say(f"{where}cannot be written or read ({error.strerror or error})", WRONG_USAGE)
     except (KeyboardInterrupt, typer.Abort):
-        return _say(STOPPED, INTERRUPTED)
+        return _say("stopped", INTERRUPTED)
 
 
 def _say(message: str, code: int) -> int:

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specbench.cli.errors import DONE, FAILED_CELLS, REFUSED, CommandError
+from specbench.cli.errors import DONE, FAILED_CELLS, INTERRUPTED, REFUSED, CommandError
 from specbench.cli.output import Output
 from specbench.cli.preflight import prepared, refusals
 from specbench.experiment.config import Config
@@ -27,12 +27,22 @@ def measure(config: Config, out: Path | None, resume: bool, session: int, output
     from specbench.experiment.store import Store
 
     store = Store(choose_folder(out, resume))
-    num_failed = _measure_here(config, store, session, output)
-    if session:
-        return FAILED_CELLS if num_failed else DONE
-    broken = _measure_elsewhere(config, store, output)
-    shown = _show(store, output)
+    try:
+        num_failed = _measure_here(config, store, session, output)
+        if session:
+            return FAILED_CELLS if num_failed else DONE
+        broken = _measure_elsewhere(config, store, output)
+        shown = _show(store, output)
+    except KeyboardInterrupt:
+        raise CommandError(_stopped(store), INTERRUPTED) from None
     return broken or shown
+
+
+def _stopped(store: Store) -> str:
+    if not store.has_begun:
+        return "stopped before anything was measured"
+    where = f"--resume --out {store.folder}"
+    return f"stopped; what was measured is kept, and the same command with {where} goes on"
 
 
 def _measure_here(config: Config, store: Store, session: int, output: Output) -> int:

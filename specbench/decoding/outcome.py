@@ -60,12 +60,16 @@ def told(*facts: torch.Tensor) -> list[list[float]]:
     From a device one array and one transfer: ids and flags become float32 beside their evidence;
     it holds every integer up to 2^24. What is on the host is read as it is, in half the time.
     """
-    if facts[0].device.type == "cpu":
+    if _is_on_host(facts[0]):
         columns = [fact.tolist() if fact.dim() == 2 else _single(fact) for fact in facts]
         return [list(chain.from_iterable(row)) for row in zip(*columns, strict=True)]
     parts = [fact if fact.dim() == 2 else fact.unsqueeze(1) for fact in facts]
     joined: list[list[float]] = torch.cat(parts, dim=1).tolist()
     return joined
+
+
+def _is_on_host(fact: torch.Tensor) -> bool:
+    return fact.device.type == "cpu"
 
 
 def _single(fact: torch.Tensor) -> list[list[float]]:

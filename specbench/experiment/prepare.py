@@ -74,8 +74,12 @@ class Outline:
         generation_s = min(self.config.max_new_tokens, TYPICAL_TOKENS) * (
             CALL_S + weight_bytes / READ_BYTES_PER_S
         )
-        timed = self.config.limit * self.config.repeats + self.config.warmup
-        return sum(len(cells) * timed * generation_s for cells in self.groups) / 60
+        calls = 0
+        for cells in self.groups:
+            group = cells[0].group
+            num_batches = len(self.prompts[group.task]) // group.batch
+            calls += len(cells) * (num_batches * self.config.repeats + self.config.warmup)
+        return calls * generation_s / 60
 
     def as_dict(self) -> dict[str, Any]:
         """The plan as plain values."""

@@ -10,7 +10,7 @@ from itertools import chain, zip_longest
 
 from specbench.decoding import DecodingError
 from specbench.experiment.prepare import Prepared, Refused, Say, silent
-from specbench.experiment.store import INFO, Store
+from specbench.experiment.store import Store
 from specbench.measure.exactness import SHORT, UNDERPOWERED, WRONG, Effort, Report, check
 from specbench.prompts import EncodedPrompt
 from specbench.records import Limits, Sampling
@@ -45,13 +45,13 @@ def gated(prepared: Prepared, store: Store, say: Say = silent) -> Prepared:
     cells will fail by themselves. Raises Refused for a pair that decodes wrongly; the message is
     one line with pair, temperature and numbers.
     """
-    begun = (store.folder / INFO).exists()
-    if begun or not prepared.config.verify or not any(prepared.config.gamma):
+    if store.has_begun or not prepared.config.verify or not any(prepared.config.gamma):
         return prepared
     try:
         report = prove(prepared, SHORT, say)
     except Refused as error:
-        return replace(prepared, notes=[*prepared.notes, f"exactness not checked: {error}"])
+        notes = [*prepared.notes, f"exactness not checked: {error}"]
+        return replace(prepared, info={**prepared.info, "notes": notes}, notes=notes)
     wrong = report.lines(WRONG)
     if wrong:
         raise Refused(
@@ -62,8 +62,9 @@ def gated(prepared: Prepared, store: Store, say: Say = silent) -> Prepared:
         *(f"exactness not checked: {line}" for line in report.unfollowed),
         *(f"exactness not proved: {line}" for line in report.lines(UNDERPOWERED)),
     ]
-    info = {**prepared.info, "exactness": report.as_dict()}
-    return replace(prepared, info=info, notes=[*prepared.notes, *unsure])
+    notes = [*prepared.notes, *unsure]
+    info = {**prepared.info, "exactness": report.as_dict(), "notes": notes}
+    return replace(prepared, info=info, notes=notes)
 
 
 def _in_turn(tasks: list[list[EncodedPrompt]]) -> list[EncodedPrompt]:

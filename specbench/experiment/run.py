@@ -36,7 +36,8 @@ WARM_UP_TOKENS = 16
 class Sweep:
     """A prepared sweep on its way into a run folder.
 
-    earlier: what a stopped sweep left; only what is missing is measured. progress: told
+    earlier: what a stopped sweep left; only what is missing is measured, and a prompt that the
+    stop cut through is timed again in every arm, for ratios are of one process. progress: told
     (generations done, all generations, what comes next). session: which of the run's processes
     this is; each times everything itself.
     """
@@ -64,7 +65,9 @@ class Sweep:
         """Measure every cell that is not done yet; returns the number of failed cells."""
         for cells in self._prepared.groups:
             batches = self._batches(cells[0])
-            self._warm_up([cell for cell in cells if self._has_work(cell, batches)], batches)
+            repeats = range(self._config.repeats)
+            if any(self._is_missing(cells, items, one) for items in batches for one in repeats):
+                self._warm_up(cells, batches)
             self._generate_all(cells, batches)
             self._examine_peers(cells, batches)
             self._trace_overlaps(cells, batches)
@@ -132,8 +135,9 @@ class Sweep:
             for repeat in range(self._config.repeats):
                 # Arms take turns at being first, so that a drift of the machine within a prompt
                 # does not favour one of them.
+                cut = self._is_missing(cells, items, repeat)
                 for cell in rotated(cells, turn + repeat):
-                    if cell.key not in self._failed and not self._find(cell, items, repeat):
+                    if cut and cell.key not in self._failed:
                         self._say(cell, "")
                         self._measure(cell, items, repeat)
                     self._count += 1
@@ -206,8 +210,11 @@ class Sweep:
         ):
             self._keep(replace(times, session=self._session))
 
-    def _has_work(self, cell: Cell, batches: list[Batch]) -> bool:
-        return not all(self._find(cell, items, 0) for items in batches)
+    def _is_missing(self, cells: list[Cell], items: Batch, repeat: int) -> bool:
+        """Whether some arm has yet to time the batch."""
+        return not all(
+            self._find(cell, items, repeat) for cell in cells if cell.key not in self._failed
+        )
 
     def _find(self, cell: Cell, items: Batch, repeat: int) -> Generation | None:
         ids = tuple(item.id for item in items)

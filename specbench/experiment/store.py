@@ -27,6 +27,7 @@ from specbench.records import (
 )
 
 INFO, RAW = "run.json", "raw.jsonl"
+_COMPARED = ("config", "prompts", "models")
 _GROWING = {"sessions", "max_minutes", "target_width"}
 
 
@@ -70,15 +71,23 @@ class Store:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether the folder holds a run, measured or not yet."""
+        return (self.folder / INFO).exists()
+
     def open(self, info: dict[str, Any], cells: list[Cell]) -> list[Record]:
         """Begin the run, or go on with the one that is there; returns what it already has.
 
         Raises Mismatch where the run in the folder was made otherwise.
         """
-        if not (self.folder / INFO).exists():
+        if not self.has_begun:
             self.create(info, cells)
             return []
         earlier = self.read()
+        for room in ("host", *_COMPARED):
+            if not isinstance(earlier.info.get(room), dict):
+                raise UsageError(f"RUN {self.folder}: {INFO} has no {room!r} to compare with")
         differing = unlike(earlier.info, info)
         if differing:
             field, before, now = differing[0]
@@ -163,7 +172,7 @@ class Store:
                 # A kill left it unfinished; `_repair` cuts it off before a resume.
                 return Run(info, cells, numbered, torn=number)
             try:
-                record = from_dict(json.loads(line))
+                record = from_dict(json.loads(line.decode("utf-8")))
             except ValueError as error:
                 raise UsageError(
                     f"RUN {self.folder}: {RAW} line {number}: {_said(error)}"
@@ -187,7 +196,7 @@ def unlike(before: dict[str, Any], now: dict[str, Any]) -> list[tuple[str, Any, 
     sessions differ by.
     """
     differing = environment.differences(before["host"], now["host"])
-    for room in ("config", "prompts", "models"):
+    for room in _COMPARED:
         old, new = _compared(before[room]), _compared(now[room])
         differing += [
             (f"{room}.{name}", old.get(name), new.get(name))

@@ -136,7 +136,8 @@ def is_half_exact(weight: Tensor) -> bool:
     """Whether a float32 weight on the CPU has only values that float16 holds exactly."""
     if weight.dtype != torch.float32 or weight.device.type != "cpu":
         return False
-    return torch.equal(weight.half().float(), weight)
+    # FBGEMM packs an infinity as the largest number.
+    return bool(weight.isfinite().all()) and torch.equal(weight.half().float(), weight)
 
 
 class Linear:

@@ -123,6 +123,7 @@ def _network(source: Source, config: Any, dtype: torch.dtype) -> Any:
                 local_files_only=True,
                 trust_remote_code=False,
                 output_loading_info=True,
+                ignore_mismatched_sizes=True,  # refused below, by name
             )
         except Exception as error:  # noqa: BLE001  corrupt file, unknown architecture, out of memory, ...
             line = (str(error).strip().splitlines() or [type(error).__name__])[0]

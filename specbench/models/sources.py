@@ -37,6 +37,8 @@ def locate(name: str, *, weights: bool = True) -> Source:
     weights: whether the safetensors are needed too, or only configuration and tokenizer.
     Raises ModelError, in one line, when there are none or when they are not safetensors.
     """
+    if not name:
+        raise ModelError(f"model '': a name is needed; {_ALLOWED}")
     if name.startswith("pocket/"):
         source = Source(name, _pocket(name))
     elif Path(name).expanduser().is_dir():

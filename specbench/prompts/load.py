@@ -81,6 +81,8 @@ def load_prompts(
 def _source_and_kind(task: str) -> tuple[str, str | None]:
     if task.startswith("file:"):
         source, _, kind = task.partition("#")
+        if source == "file:":
+            raise UnknownTask(f"--task {task}: allowed is file:PATH.jsonl, found no path")
         if kind not in {"", TRANSLATION, SUMMARY}:
             raise UnknownTask(
                 f"--task {task}: after # allowed are {TRANSLATION} and {SUMMARY}, found {kind!r}"

@@ -59,13 +59,14 @@ def _histogram(axes: Axes, one: CellSummary, index: int) -> None:
     lengths = range(len(one.accepted_histogram))
     total = sum(one.accepted_histogram)
     shares = [count / total for count in one.accepted_histogram]
+    alpha = ""
     axes.bar(lengths, shares, color=style.color(index), alpha=0.6, edgecolor=style.color(index))
     if one.alpha_overlap is not None:
         law = theory.capped_geometric(one.alpha_overlap.value, one.cell.arm.gamma)
         axes.plot(lengths, law, "_", color="black", markersize=9, markeredgewidth=1.8)
-        alpha = f"α = {one.alpha_overlap.value:.2f}, {total} rounds"
-        axes.text(0.97, 0.95, alpha, transform=axes.transAxes, ha="right", va="top", fontsize=7)
-    axes.set_title(f"{group_title(one.cell.group)}\n{short(one.cell.arm.draft)}", fontsize=8)
+        alpha = f"α = {one.alpha_overlap.value:.2f}, "
+    of = f"{short(one.cell.arm.draft)}\n{alpha}{total} rounds"
+    axes.set_title(f"{group_title(one.cell.group)}\n{of}", fontsize=8)
     axes.set_xlabel(f"accepted drafts of γ = {one.cell.arm.gamma}")
     style.whole_numbers(axes)
 

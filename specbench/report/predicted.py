@@ -77,6 +77,8 @@ def _from_parts(found: Decomposition | None) -> Row:
 def _agrees(predicted: float | None, measured: Estimate | None) -> bool | None:
     if predicted is None or measured is None or measured.low is None:
         return None
+    if measured.low == measured.high:
+        return None  # prompts that happen to be equal are no interval
     return not measured.excludes(predicted)
 
 

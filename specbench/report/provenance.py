@@ -20,6 +20,7 @@ def facts(info: Info, summaries: Sequence[CellSummary]) -> dict[str, str]:
     groups = [summary.cell.group for summary in summaries]
     config = info.get("config", {})
     lengths = {(group.limits.min_new_tokens, group.limits.max_new_tokens) for group in groups}
+    notes = info.get("notes")
     return {
         "hardware": hardware(info),
         "dtype": _listed(group.dtype for group in groups),
@@ -33,6 +34,7 @@ def facts(info: Info, summaries: Sequence[CellSummary]) -> dict[str, str]:
         "commit": commit(info),
         "versions": _versions(info),
         "command": str(info.get("command") or UNKNOWN),
+        **({"notes": "; ".join(map(str, notes))} if notes else {}),
     }
 
 
@@ -96,8 +98,8 @@ def is_synthetic(info: Info, task: str) -> bool:
 def _sessions(summaries: Sequence[CellSummary]) -> str:
     most = max((summary.num_sessions for summary in summaries), default=0)
     if most > 1:
-        return f"{most} processes; what differs between them is in the intervals"
-    return "one process; what differs between processes is not in the intervals"
+        return f"{most}, each a process of its own; what differs between them is in the intervals"
+    return "one; what differs between processes is not in the intervals"
 
 
 def _tasks(info: Info) -> list[tuple[str, dict[str, Any]]]:

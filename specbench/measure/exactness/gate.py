@@ -6,7 +6,7 @@ Owns how much is done (`Effort`), the rate of false alarms of all tests together
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -133,6 +133,7 @@ def check(
     """
     num_tests = len(drafts) * sum(not _leaves_one_token(sampling) for sampling in samplings)
     length = min(limits.max_new_tokens, effort.max_new_tokens)
+    effort = replace(effort, max_new_tokens=length)
     limits = Limits(length, min(limits.min_new_tokens, length))
     checks: list[Check] = []
     unfollowed: list[str] = []
