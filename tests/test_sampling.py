@@ -249,7 +249,7 @@ def test_overlap_never_exceeds_one() -> None:
     assert overlap(probs, probs).max() == 1.0
 
 
-def test_residual_is_normalised_by_its_sum() -> None:  # faults A4
+def test_residual_comes_with_the_sum_that_normalises_it() -> None:  # faults A4
     excess, total = residual(law(0.5, 0.3, 0.2), law(0.2, 0.5, 0.3))
     assert (excess / total).tolist() == [1.0, 0.0, 0.0]
 
@@ -338,12 +338,12 @@ def test_no_count_means_that_all_were_drafted() -> None:
     p, q = torch.randn(2, 60, 3, 7, generator=torch.Generator().manual_seed(5)).softmax(-1)
     numbers = torch.rand(60, 5, generator=torch.Generator().manual_seed(6), dtype=torch.float64)
     drafts = draw(q[:, :2], numbers[:, :2])
-    for counts in (None, torch.full((60,), 2)):
-        verdict = accept(p, q[:, :2], drafts, counts, numbers[:, 2:4], numbers[:, 4])
-        if counts is None:
-            wanted = verdict
-    assert set(wanted.num_accepted.tolist()) == {0, 1, 2}
-    for one, other in zip(verdict, wanted, strict=True):
+    without, counted = (
+        accept(p, q[:, :2], drafts, counts, numbers[:, 2:4], numbers[:, 4])
+        for counts in (None, torch.full((60,), 2))
+    )
+    assert set(counted.num_accepted.tolist()) == {0, 1, 2}
+    for one, other in zip(without, counted, strict=True):
         assert torch.equal(one, other)
 
 
