@@ -100,6 +100,7 @@ def test_exit_codes_are_in_the_help(call) -> None:
         (["sweep", "--device", "abacus"], 2, "--device abacus"),
         (["sweep", "--dtype", "float12"], 2, "--dtype float12"),
         (["sweep", "--threads", "999", "--dry-run"], 3, "--threads 999"),
+        (["sweep", "--dtype", "float16", "--dry-run"], 3, "--dtype float16"),
         (["verify", "--threads", "999"], 3, "--threads 999"),
         (["sweep", "--batch", "9", "--limit", "4"], 3, "--batch 9"),
         (["compare-theory", "nowhere"], 2, "nowhere"),
@@ -250,6 +251,17 @@ def test_a_finished_run_is_not_overwritten_and_resumes_at_once(call, run_folder:
     code, _, err = call("sweep", *TINY, "--seed", "1", "--out", str(run_folder), "--resume")
     assert code == 3
     assert "config.seed was 0" in err
+
+
+def test_a_run_without_drafts_says_that_there_is_nothing_to_show(call, tmp_path: Path) -> None:
+    run = str(tmp_path / "alone")
+    code, _, err = call(
+        "sweep", "--gamma", "0", "--task", "pocket-summary", "--temperature", "0", "--limit", "1",
+        "--max-new-tokens", "4", "--turns", "1", "--out", run,
+    )  # fmt: skip
+    assert code == 0, err
+    assert "nothing to draw" in call("plot", run)[2]
+    assert "nothing to compare" in call("compare-theory", run)[2]
 
 
 def test_prompts_from_a_file(call, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from specbench.prompts import (
     Prompt,
     PromptError,
     PromptSet,
+    UnknownTask,
     encode,
     hosted,
     load_prompts,
@@ -90,6 +91,15 @@ def test_prefix_belongs_to_family_and_kind_and_is_part_of_the_text(task):
     assert summary.prefix == "summarize: "
     assert translation.prompts[0].text == translation.prefix + plain.prompts[0].text
     assert ids(translation) == ids(plain)
+
+
+def test_a_number_sign_may_be_the_path_s_own(tmp_path):
+    task = write(tmp_path / "run#1.jsonl", [{"source": "text"}])
+    assert load_prompts(task, limit=1, seed=0).prompts[0].text == "text"
+    asked = load_prompts(f"{task}#summary", limit=1, seed=0, family="t5")
+    assert asked.prompts[0].text == "summarize: text"
+    with pytest.raises(UnknownTask, match=r"after # allowed are translation and summary"):
+        load_prompts(f"{task}#poem", limit=1, seed=0)
 
 
 def test_hash_covers_prefix_ids_and_texts(tmp_path):

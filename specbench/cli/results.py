@@ -24,6 +24,7 @@ RUN = Annotated[
 ]
 JSON = Annotated[bool, typer.Option("--json", help="Print results as JSON.")]
 QUIET = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only.")]
+NOTHING_DRAFTED = "this run has measured no gamma above 0 with its baseline yet"
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,8 @@ def compare_theory(run: RUN = None, json: JSON = False, quiet: QUIET = False) ->
     output = Output(json, quiet)
     found = evaluate(run, output)
     output.note(f"run folder {found.folder}")
+    if not found.decompositions:
+        output.note(f"nothing to compare: {NOTHING_DRAFTED}")
     output.results(
         {
             "run": str(found.folder),
@@ -183,6 +186,8 @@ def plot(run: RUN = None, json: JSON = False, quiet: QUIET = False) -> None:
     found = evaluate(run, output)
     with output.busy("figures"):
         paths = found.write_figures()
+    if not paths:
+        output.note(f"nothing to draw: {NOTHING_DRAFTED}")
     files = [str(path) for path in paths]
     output.results({"run": str(found.folder), "files": files}, *files)
 

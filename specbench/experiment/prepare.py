@@ -25,6 +25,7 @@ from specbench.models import (
     LoadedModel,
     Tokenizer,
     TransformersModel,
+    check_dtype,
     check_pair,
     describe,
     load_model,
@@ -121,6 +122,8 @@ def outline(config: Config, say: Say = silent) -> Outline:
     dtype = resolve_dtype(config.dtype, device)
     say("tokenizers")
     tokenizers = {name: load_tokenizer(name) for name in (config.target, *config.draft)}
+    for name in tokenizers:
+        check_dtype(name, dtype)
     target = tokenizers[config.target]
     notes = [
         f"{draft}: {note}"

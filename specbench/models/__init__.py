@@ -6,7 +6,7 @@ The only room that imports transformers. Knows nothing of decoding methods or ti
 from specbench.models.adapter import TransformersModel
 from specbench.models.errors import ModelError, UnknownName
 from specbench.models.family import family_of, task_prefixes
-from specbench.models.loading import LoadedModel, describe, load_model
+from specbench.models.loading import LoadedModel, check_dtype, describe, load_model
 from specbench.models.pairing import check_pair, probe
 from specbench.models.placement import resolve_device, resolve_dtype
 from specbench.models.protocol import LanguageModel, State
@@ -23,6 +23,7 @@ __all__ = [
     "Tokenizer",
     "TransformersModel",
     "UnknownName",
+    "check_dtype",
     "check_pair",
     "describe",
     "family_of",

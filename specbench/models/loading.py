@@ -48,11 +48,7 @@ def load_model(
     source = locate(name)
     config = load_config(name, str(source.folder))
     lean = lean and config.model_type in _LEAN
-    if config.model_type in _LEAN and precision == torch.float16:
-        raise ModelError(
-            f"dtype 'float16' with {name!r}: activations of T5 overflow in half precision; "
-            "use bfloat16 or float32"
-        )
+    _check_dtype(name, config, precision)
     tokenizer = tokenizer or load_tokenizer(name)
     network = _network(source, config, precision).to(place)
     model = _lean(name, network, tokenizer) if lean else _adapted(name, network, tokenizer)
@@ -60,9 +56,22 @@ def load_model(
     return model
 
 
+def check_dtype(name: str, dtype: torch.dtype) -> None:
+    """Raises ModelError where the model `name` cannot decode in `dtype`; reads no weights."""
+    _check_dtype(name, load_config(name, str(locate(name).folder)), dtype)
+
+
 def describe(model: LoadedModel) -> dict[str, Any]:
     """What a record says of a model: name, family, files, sizes, dtypes, layouts. JSON-ready."""
     return dict(model.facts)
+
+
+def _check_dtype(name: str, config: Any, dtype: torch.dtype) -> None:
+    if config.model_type in _LEAN and dtype == torch.float16:
+        raise ModelError(
+            f"--dtype float16 with {name!r}: activations of T5 overflow in half precision; "
+            "use bfloat16 or float32"
+        )
 
 
 def _lean(name: str, network: Any, tokenizer: Tokenizer) -> LeanT5:

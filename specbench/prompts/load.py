@@ -38,6 +38,7 @@ _KINDS = {
 # Names of data sets that were scripts, which no current release of `datasets` runs.
 _SUPERSEDED = {"wmt14": "wmt-ende", "cnn_dailymail": "cnn-dm"}
 TASKS = tuple(_KINDS)
+_ASKED = {"", TRANSLATION, SUMMARY}  # what may follow a file's #
 
 
 def load_prompts(
@@ -80,10 +81,12 @@ def load_prompts(
 
 def _source_and_kind(task: str) -> tuple[str, str | None]:
     if task.startswith("file:"):
-        source, _, kind = task.partition("#")
+        source, mark, kind = task.rpartition("#")
+        if not mark or (kind not in _ASKED and _path(task).exists()):
+            source, kind = task, ""  # any # is the path's own
         if source == "file:":
             raise UnknownTask(f"--task {task}: allowed is file:PATH.jsonl, found no path")
-        if kind not in {"", TRANSLATION, SUMMARY}:
+        if kind not in _ASKED:
             raise UnknownTask(
                 f"--task {task}: after # allowed are {TRANSLATION} and {SUMMARY}, found {kind!r}"
             )
@@ -118,7 +121,11 @@ def _items(source: str) -> list[Prompt]:
         file = resources.files("specbench") / "pocket" / "prompts" / _EMBEDDED[source]
         with resources.as_file(file) as path:
             return read_jsonl(path)
-    return read_jsonl(Path(source.removeprefix("file:")).expanduser())
+    return read_jsonl(_path(source))
+
+
+def _path(source: str) -> Path:
+    return Path(source.removeprefix("file:")).expanduser()
 
 
 def _rank(seed: int, item_id: str) -> bytes:

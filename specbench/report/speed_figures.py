@@ -36,6 +36,8 @@ _PARTS: dict[str, Any] = {
     "label": "predicted from parts, with T(γ + 1)",
     "color": "black",
     "linestyle": ":",
+    "marker": ".",
+    "markersize": 4,
     "linewidth": 1.6,
 }
 NO_DRAFT: dict[str, Any] = {"label": "no draft", "color": "black", "linewidth": 0.9}
