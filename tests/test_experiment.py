@@ -16,6 +16,7 @@ from specbench.experiment.config import Config, UsageError
 from specbench.experiment.folders import choose_folder, latest_run
 from specbench.experiment.plan import plan
 from specbench.experiment.prepare import Prepared
+from specbench.experiment.prove import gated
 from specbench.experiment.run import Sweep
 from specbench.experiment.store import RAW, Mismatch, Store, record_key
 from specbench.measure.harness import Bench
@@ -187,6 +188,50 @@ def test_a_call_that_breaks_fails_its_generation() -> None:
         generation = ready.bench.generate(cell, items, 0)
         status[cell.arm.gamma] = generation.status, generation.error
     assert status == {0: (OK, None), 2: (FAILED, "IndexError: index out of range in self")}
+
+
+class Limited(TableModel):
+    """A draft that takes at most `most` tokens a call, as one whose positions are used up."""
+
+    def __init__(self, table, most: int) -> None:
+        super().__init__(table)
+        self.most = most
+
+    def extend(self, state, tokens):
+        if tokens.shape[1] > self.most:
+            raise IndexError("index out of range in self")
+        return super().extend(state, tokens)
+
+
+def test_a_draft_that_breaks_leaves_the_rest_of_the_sweep(tmp_path: Path) -> None:
+    models = {
+        "t": TableModel(random_table(1)),
+        "d": TableModel(random_table(2)),
+        "broken": Limited(random_table(3), most=0),
+        "narrow": Limited(random_table(4), most=2),
+    }
+    drafts = ("d", "broken", "narrow")
+    sweep = start(prepared(models=models, draft=drafts, gamma=(2,), temperature=(1.0,)), tmp_path)
+    assert sweep.run() == 1
+    records = Store(tmp_path).read().records
+    failed = {g.cell for g in records if isinstance(g, Generation) and g.status == FAILED}
+    assert len(failed) == 1
+    assert "draft=broken" in failed.pop()
+    traces = [r for r in records if isinstance(r, OverlapTrace)]
+    assert sum(r.draft == "d" for r in traces) == 4
+    assert not any(r.draft == "broken" for r in traces)
+    assert all(len(r.overlaps) <= 2 for r in traces if r.draft == "narrow")
+    assert {r.model for r in records if isinstance(r, StepTimes)} == {"t", "d", "narrow"}
+    why = "not measured (IndexError: index out of range in self)"
+    assert sweep.notes == [f"alpha_overlap of narrow: {why}"]
+
+
+def test_a_draft_that_breaks_in_the_proof_is_noted(tmp_path: Path) -> None:
+    models = {"t": TableModel(random_table(1)), "d": Limited(random_table(2), most=0)}
+    for temperature in (0.0, 1.0):
+        ready = prepared(models=models, gamma=(2,), temperature=(temperature,))
+        notes = gated(ready, Store(tmp_path / "run")).notes
+        assert any("IndexError: index out of range in self" in note for note in notes)
 
 
 def test_a_failed_cell_is_a_row_and_the_others_go_on(tmp_path: Path) -> None:

@@ -12,9 +12,12 @@ import time
 import pytest
 import tiny
 import torch
+from fakes import TableModel, random_table
 from safetensors.torch import load_file, save_file
 from transformers import GPT2Config, GPT2LMHeadModel, T5ForConditionalGeneration
 
+from specbench.experiment.config import Config
+from specbench.experiment.prepare import outline, prepare
 from specbench.models import (
     LeanT5,
     ModelError,
@@ -251,6 +254,34 @@ def test_a_cached_commit_needs_no_network(no_network, tmp_path):
     assert describe(load_model(f"some/model@{commit}", **CPU))["commit"] == commit
 
 
+def test_a_plan_and_a_refused_pair_fetch_no_weights(tmp_path, monkeypatch):
+    folders = {"org/a": tmp_path / "a", "org/b": tmp_path / "b"}
+    for folder in folders.values():
+        tiny.save(tiny.t5(), folder)
+    asked = []
+
+    def from_hub(name, weights):
+        asked.append(weights)
+        return sources.Source(name, folders[name], "0" * 40)
+
+    monkeypatch.setattr(sources, "_from_hub", from_hub)
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"source": "w5 w6"}')
+    config = Config(target="org/a", draft=("org/b",), task=(f"file:{prompts}",), gamma=(1,))
+    outline(config.resolved())
+    assert asked
+    assert not any(asked)
+    tiny.tokenizer(swapped=(5, 6)).save_pretrained(folders["org/b"])
+    assert "differ first at id 5" in refusal(prepare, config.resolved())
+    assert not any(asked)
+
+
+def test_a_model_that_breaks_in_its_first_step_is_refused():
+    model = TableModel(random_table(1))
+    model.extend = lambda state, tokens: torch.zeros(1)[2]
+    assert "its first step breaks (IndexError: index 2 is out of" in refusal(probe, model)
+
+
 def test_embedded_names_are_listed(tmp_path, monkeypatch):
     tiny.save(tiny.t5(), tmp_path / "pocket" / "tiny")
     monkeypatch.setattr(sources, "_pocket_root", lambda: tmp_path / "pocket")
@@ -361,6 +392,8 @@ def test_families():
     assert family_of("google/flan-t5-base", v11) == "flan-t5"
     assert family_of("google/t5-v1_1-base", v11) == "t5-v1_1"
     assert family_of("/home/me/my-own", v10) is None
+    assert family_of("/home/flanagan/v1_1/my-own", v10) is None
+    assert family_of("/models/my-flan-t5-base", v11) == "flan-t5"
     v10.task_specific_params = {"summarization": {"prefix": "summarize: ", "num_beams": 4}}
     assert family_of("/home/me/a-copy", v10) == "t5"
     assert task_prefixes(v10) == {"summarization": "summarize: "}

@@ -62,6 +62,8 @@ def _measure_here(config: Config, store: Store, session: int, output: Output) ->
         sweep = Sweep(ready, store, progress, earlier, session)
         num_failed = sweep.run()
         left = _refine(sweep, ready)
+    for note in sweep.notes:
+        output.note(note)
     if left:
         share = f" of session {session + 1}" if config.sessions > 1 else ""
         output.note(f"{left} cells are still unsure at the end of the budget{share}")

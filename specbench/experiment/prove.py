@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import chain, zip_longest
 
-from specbench.decoding import DecodingError
 from specbench.experiment.prepare import Prepared, Refused, Say, silent
 from specbench.experiment.store import Store
 from specbench.measure.exactness import SHORT, UNDERPOWERED, WRONG, Effort, Report, check
+from specbench.models import BROKEN, explain
 from specbench.prompts import EncodedPrompt
 from specbench.records import Limits, Sampling
 
@@ -33,8 +33,8 @@ def prove(prepared: Prepared, effort: Effort, say: Say = silent) -> Report:
             config.seed,
             say,
         )
-    except DecodingError as error:
-        raise Refused(f"{config.target}: {error}") from None
+    except BROKEN as error:
+        raise Refused(f"{config.target}: {explain(error)}") from None
 
 
 def gated(prepared: Prepared, store: Store, say: Say = silent) -> Prepared:

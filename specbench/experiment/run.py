@@ -15,6 +15,7 @@ from typing import Any
 from specbench.experiment.prepare import Prepared
 from specbench.experiment.store import Store, record_key
 from specbench.measure.harness import Step, rotated
+from specbench.models import BROKEN, explain
 from specbench.prompts import EncodedPrompt
 from specbench.records import (
     FAILED,
@@ -39,7 +40,7 @@ class Sweep:
     earlier: what a stopped sweep left; only what is missing is measured, and a prompt that the
     stop cut through is timed again in every arm, for ratios are of one process. progress: told
     (generations done, all generations, what comes next). session: which of the run's processes
-    this is; each times everything itself.
+    this is; each times everything itself. notes: what could not be measured beside generations.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Sweep:
         self._failed: set[str] = set()
         self._warm: set[str] = set()
         self._count = 0
+        self.notes: list[str] = []
         for record in earlier:
             # A cell that failed is tried again.
             if not (isinstance(record, Generation) and record.status == FAILED):
@@ -166,8 +168,7 @@ class Sweep:
 
     def _trace_overlaps(self, cells: list[Cell], batches: list[Batch]) -> None:
         """Each draft's overlap along the baseline's outputs: what the paper's alpha is made of."""
-        baseline = cells[0]
-        drafts = list(dict.fromkeys(cell.arm.draft for cell in cells if cell.arm.draft))
+        baseline, drafts = cells[0], self._drafts(cells)
         for items in batches:
             generation = self._find(baseline, items, 0)
             if generation is None:
@@ -181,10 +182,23 @@ class Sweep:
                 if not missing:
                     continue
                 self._say(baseline, "alpha")
-                for trace in self._bench.trace_overlaps(baseline, missing, item, tokens):
+                for trace in self._traces(baseline, missing, item, tokens):
                     # A draft without finite logits has no overlap; its failed cells say why.
                     if all(isfinite(value) for value in trace.overlaps):
                         self._keep(trace)
+
+    def _traces(
+        self, baseline: Cell, drafts: list[str], item: EncodedPrompt, tokens: Sequence[int]
+    ) -> list[OverlapTrace]:
+        """The traces of those drafts that can read a whole output at once."""
+        try:
+            return self._bench.trace_overlaps(baseline, drafts, item, tokens)
+        except BROKEN as error:
+            if len(drafts) == 1:
+                self._note(f"alpha_overlap of {drafts[0]}", error)
+                return []
+        alone = (self._traces(baseline, [draft], item, tokens) for draft in drafts)
+        return [trace for traces in alone for trace in traces]
 
     def _time_steps(self, cells: list[Cell], batches: list[Batch]) -> None:
         """Single calls of target and drafts behind the median length that the run decoded."""
@@ -196,7 +210,7 @@ class Sweep:
         self._say(baseline, "step times")
         num_cached = int(statistics.median(lengths)) // 2
         items = sorted((item for items in batches for item in items), key=_length)
-        steps, median = _steps(cells), items[len(items) // 2]
+        steps, median = _steps(cells, self._drafts(cells)), items[len(items) // 2]
         expected = (
             StepTimes(
                 baseline.key, step.model, step.role, step.num_tokens, num_cached, (), self._session
@@ -205,10 +219,24 @@ class Sweep:
         )
         if all(record_key(times) in self._done for times in expected):
             return
-        for times in self._bench.time_steps(
-            baseline, steps, median, num_cached, self._config.turns
-        ):
+        turns = self._config.turns
+        try:
+            timed = self._bench.time_steps(baseline, steps, median, num_cached, turns)
+        except BROKEN as error:
+            self._note(f"step times of {baseline.group.task}", error)
+            return
+        for times in timed:
             self._keep(replace(times, session=self._session))
+
+    def _drafts(self, cells: list[Cell]) -> list[str]:
+        """The drafts of a group that work: those with an arm that has not failed."""
+        working = (cell for cell in cells if cell.arm.draft and cell.key not in self._failed)
+        return list(dict.fromkeys(cell.arm.draft for cell in working if cell.arm.draft))
+
+    def _note(self, what: str, error: Exception) -> None:
+        note = f"{what}: not measured ({explain(error)})"
+        if note not in self.notes:
+            self.notes.append(note)
 
     def _is_missing(self, cells: list[Cell], items: Batch, repeat: int) -> bool:
         """Whether some arm has yet to time the batch."""
@@ -233,12 +261,10 @@ class Sweep:
         self._progress(self._count, self.num_generations, text)
 
 
-def _steps(cells: list[Cell]) -> list[Step]:
+def _steps(cells: list[Cell], drafts: list[str]) -> list[Step]:
     """One-token calls of the target and each draft, and the target's calls of gamma + 1."""
     target = cells[0].group.target
-    arms = [cell.arm for cell in cells]
-    widths = sorted({1, *(arm.gamma + 1 for arm in arms)})
-    drafts = dict.fromkeys(arm.draft for arm in arms if arm.draft)
+    widths = sorted({1, *(cell.arm.gamma + 1 for cell in cells)})
     return [
         *(Step(target, "target", width) for width in widths),
         *(Step(draft, "draft", 1) for draft in drafts),

@@ -16,7 +16,6 @@ import torch
 
 from specbench.decoding import (
     Decoded,
-    DecodingError,
     Rules,
     capacity_for,
     decode,
@@ -31,7 +30,7 @@ from specbench.measure.exactness.reference import forced_logits
 from specbench.measure.gpu_meter import GpuMeter
 from specbench.measure.peer_decoding import decode_by_peer
 from specbench.measure.timing import Clock, CudaStopwatch, Stopwatch, Times
-from specbench.models import LeanT5, TransformersModel
+from specbench.models import BROKEN, LeanT5, TransformersModel, explain
 from specbench.models.peer import PeerError, Task
 from specbench.models.protocol import LanguageModel, State
 from specbench.prompts import EncodedPrompt
@@ -129,11 +128,8 @@ class Bench:
         disturbance = Disturbance()
         try:
             decoded, times = engine(cell, items, limits or cell.group.limits)
-        except (DecodingError, PeerError) as error:
-            return Generation(cell.key, ids, repeat, FAILED, error=_one_line(error))
-        except (RuntimeError, IndexError) as error:  # what torch raises: memory, device, shapes
-            what = f"{type(error).__name__}: {_one_line(error)}"
-            return Generation(cell.key, ids, repeat, FAILED, error=what)
+        except (PeerError, *BROKEN) as error:
+            return Generation(cell.key, ids, repeat, FAILED, error=explain(error))
         load_average, steal_fraction = disturbance.read()
         gpu_clock_mhz, gpu_slowdown = self.gpu.read() if self.gpu else (None, None)
         return Generation(
@@ -269,7 +265,3 @@ class Bench:
 
 def _repeat(first_tokens: torch.Tensor, count: int) -> torch.Tensor:
     return first_tokens[:, None].repeat(1, count)
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300]

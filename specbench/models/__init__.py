@@ -4,7 +4,7 @@ The only room that imports transformers. Knows nothing of decoding methods or ti
 """
 
 from specbench.models.adapter import TransformersModel
-from specbench.models.errors import ModelError, UnknownName
+from specbench.models.errors import BROKEN, ModelError, UnknownName, explain
 from specbench.models.family import family_of, task_prefixes
 from specbench.models.loading import LoadedModel, check_dtype, describe, load_model
 from specbench.models.pairing import check_pair, probe
@@ -15,6 +15,7 @@ from specbench.models.t5 import LeanT5
 from specbench.models.tokenizer import Tokenizer, load_tokenizer
 
 __all__ = [
+    "BROKEN",
     "LanguageModel",
     "LeanT5",
     "LoadedModel",
@@ -26,6 +27,7 @@ __all__ = [
     "check_dtype",
     "check_pair",
     "describe",
+    "explain",
     "family_of",
     "load_model",
     "load_tokenizer",

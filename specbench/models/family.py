@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 
@@ -16,12 +18,13 @@ def family_of(name: str, config: Any) -> str | None:
         return "pocket"
     if config.model_type != "t5":
         return str(config.model_type)
-    lowered = f"{name} {config.name_or_path}".lower()
-    if "flan" in lowered:
+    # The folders that a checkpoint lies in say nothing of it.
+    names = [Path(text.partition("@")[0]).name.lower() for text in (name, config.name_or_path)]
+    if any(re.search(r"flan[-_]t5", one) for one in names):
         return "flan-t5"
-    if "v1_1" in lowered or "v1.1" in lowered:
+    if any(re.search(r"v1[_.]1", one) for one in names):
         return "t5-v1_1"
-    if task_prefixes(config) or lowered.rsplit("/", 1)[-1].startswith("t5-"):
+    if task_prefixes(config) or any(one.startswith("t5-") for one in names):
         return "t5"
     return None
 

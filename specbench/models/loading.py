@@ -58,7 +58,7 @@ def load_model(
 
 def check_dtype(name: str, dtype: torch.dtype) -> None:
     """Raises ModelError where the model `name` cannot decode in `dtype`; reads no weights."""
-    _check_dtype(name, load_config(name, str(locate(name).folder)), dtype)
+    _check_dtype(name, load_config(name, str(locate(name, weights=False).folder)), dtype)
 
 
 def describe(model: LoadedModel) -> dict[str, Any]:

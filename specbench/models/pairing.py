@@ -5,7 +5,7 @@ Owns the checks before anything is measured. Tokenizers are compared without any
 
 from __future__ import annotations
 
-from specbench.models.errors import ModelError
+from specbench.models.errors import BROKEN, ModelError, explain
 from specbench.models.protocol import LanguageModel
 from specbench.models.tokenizer import Tokenizer
 
@@ -46,10 +46,15 @@ def check_pair(target: Tokenizer, draft: Tokenizer) -> list[str]:
 
 
 def probe(model: LanguageModel) -> None:
-    """Run one token through `model`. Raises ModelError when its logits are not finite."""
+    """Run one token through `model`. Raises ModelError when it breaks, or is not finite."""
     prompt = [model.eos_token if model.eos_token is not None else 0]
-    state = model.start([prompt], capacity=1)
-    logits = model.extend(state, state.first_tokens[:, None])
+    try:
+        state = model.start([prompt], capacity=1)
+        logits = model.extend(state, state.first_tokens[:, None])
+    except BROKEN as error:
+        raise ModelError(
+            f"model {model.name!r}: its first step breaks ({explain(error)})"
+        ) from None
     if not bool(logits.isfinite().all()):
         cause = "are damaged"
         if model.dtype != "float32":

@@ -18,7 +18,7 @@ from pathlib import Path
 from specbench.models.errors import ModelError
 
 _HUB_SECONDS = 4.0
-_FACTS = ["*.json", "*.model", "*.txt"]
+_FACTS = ["*.json", "*.model", "*.spm", "*.txt"]
 _WEIGHTS = ["*.safetensors"]
 
 

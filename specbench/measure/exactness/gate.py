@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 
-from specbench.decoding import DecodingError, decode, uniforms
+from specbench.decoding import decode, uniforms
 from specbench.measure.exactness.greedy import GreedyCheck, check_greedy
 from specbench.measure.exactness.law import LawCheck, check_law
 from specbench.measure.exactness.status import EXACT, NOT_CHECKED, UNDERPOWERED, WRONG
+from specbench.models import BROKEN, explain
 from specbench.models.protocol import LanguageModel
 from specbench.prompts import EncodedPrompt
 from specbench.records import Limits, Sampling
@@ -128,8 +129,8 @@ def check(
 ) -> Report:
     """Prove every draft at every sampling, or say why not.
 
-    items: prompts of the run, in order. limits: of the run's outputs. Raises DecodingError where
-    the target cannot be followed by itself; a draft that cannot leaves the others their proof.
+    items: prompts of the run, in order. limits: of the run's outputs. Raises one of BROKEN
+    where the target cannot be followed by itself; a draft that cannot leaves the others theirs.
     """
     num_tests = len(drafts) * sum(not _leaves_one_token(sampling) for sampling in samplings)
     length = min(limits.max_new_tokens, effort.max_new_tokens)
@@ -156,8 +157,9 @@ def check(
                             FALSE_ALARM / num_tests, seed,
                         )
                     )  # fmt: skip
-                except DecodingError as error:
-                    unfollowed.append(f"{_pair(target.name, draft.name, sampling)}: {error}")
+                except BROKEN as error:
+                    pair = _pair(target.name, draft.name, sampling)
+                    unfollowed.append(f"{pair}: {explain(error)}")
                 else:
                     checks.append(found)
     return Report(target.name, target.dtype, effort, tuple(checks), tuple(unfollowed))
