@@ -20,7 +20,7 @@ Key = tuple[str, ...]
 
 KEYS = (
     "task", "target", "draft", "temperature", "top_k", "top_p", "gamma", "batch", "replica",
-    "dtype", "device", "max_new_tokens", "seed",
+    "engine", "dtype", "device", "min_new_tokens", "max_new_tokens", "seed",
 )  # fmt: skip
 SPEEDS = ("speedup", "decode_speedup", "speedup_geomean", "tokens_per_s", "ttft_s", "tpot_s")
 # A drafted row without these is no result at all, whatever the committed table holds.

@@ -99,6 +99,12 @@ class Group:
     seed: int
 
 
+def exact(value: float) -> str:
+    """A number as short as may be while no other number is written alike."""
+    short = f"{value:g}"
+    return short if float(short) == value else repr(value)
+
+
 @dataclass(frozen=True)
 class Cell:
     """One point of the grid: a group and one of its arms."""
@@ -113,9 +119,9 @@ class Cell:
         parts = [
             f"task={group.task}",
             f"target={group.target}",
-            f"T={sampling.temperature:g}",
+            f"T={exact(sampling.temperature)}",
             f"top_k={sampling.top_k}",
-            f"top_p={sampling.top_p:g}",
+            f"top_p={exact(sampling.top_p)}",
             f"tokens={limits.min_new_tokens}..{limits.max_new_tokens}",
             f"batch={group.batch}",
             f"dtype={group.dtype}",

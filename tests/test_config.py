@@ -163,7 +163,7 @@ def test_plan_has_a_baseline_and_a_null_arm_in_each_group() -> None:
     [
         {"temperature": (0.5,)}, {"top_k": 3}, {"top_p": 0.5}, {"max_new_tokens": 7},
         {"min_new_tokens": 2}, {"seed": 1}, {"task": ("y",)}, {"gamma": (2,)}, {"draft": ("b",)},
-        {"batch": (2,)},
+        {"batch": (2,)}, {"temperature": (1.0000001,)}, {"top_p": 0.9999999},
     ],
 )  # fmt: skip
 def test_whatever_changes_tokens_changes_the_key(change) -> None:

@@ -33,6 +33,7 @@ def group_of(group: Group) -> Row:
         "batch": group.batch,
         "dtype": group.dtype,
         "device": group.device,
+        "min_new_tokens": group.limits.min_new_tokens,
         "max_new_tokens": group.limits.max_new_tokens,
         "seed": group.seed,
     }
