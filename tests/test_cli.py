@@ -86,7 +86,8 @@ def test_exit_codes_are_in_the_help(call) -> None:
         (["sweep", "--temperature", "-0.1"], 2, "--temperature -0.1"),
         (["sweep", "--temperature", "nan"], 2, "--temperature nan"),
         (["sweep", "--top-p", "0"], 2, "--top-p 0"),
-        (["sweep", "--limit", "many"], 2, "--limit"),
+        (["sweep", "--limit", "many"], 2, "'many'"),
+        (["sweep", "--top-p=abc"], 2, "'abc'"),
         (["sweep", "--no-such-option"], 2, "--no-such-option"),
         (["swoop"], 2, "swoop"),
         (["sweep", "--config", "none.toml"], 2, "--config none.toml"),
@@ -251,6 +252,12 @@ def test_a_finished_run_is_not_overwritten_and_resumes_at_once(call, run_folder:
     code, _, err = call("sweep", *TINY, "--seed", "1", "--out", str(run_folder), "--resume")
     assert code == 3
     assert "config.seed was 0" in err
+
+
+def test_brackets_are_text_and_no_markup(call) -> None:
+    code, out, _ = call("sweep", "--dry-run", "--prefix", "[/INST] [red]", "--limit", "1")
+    assert code == 0
+    assert "prefix '[/INST] [red]'" in out
 
 
 def test_a_run_without_drafts_says_that_there_is_nothing_to_show(call, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -74,7 +75,7 @@ def _run() -> int:
         # Newer typers turn Ctrl-C into a code of their own accord, without a word.
         return _say("stopped", code) if code == INTERRUPTED else code
     except typer.TyperException as error:
-        return _say(error.format_message(), error.exit_code)
+        return _say(_with_value(error, sys.argv[1:]), error.exit_code)
     except UsageError as error:
         return _say(str(error), WRONG_USAGE)
     except CommandError as error:
@@ -84,6 +85,17 @@ def _run() -> int:
         return _say(f"{where}cannot be written or read ({error.strerror or error})", WRONG_USAGE)
     except (KeyboardInterrupt, typer.Abort):
         return _say("stopped", INTERRUPTED)
+
+
+def _with_value(error: typer.TyperException, args: Sequence[str]) -> str:
+    """The message, and the value that it is about where it names an option alone."""
+    message, options = error.format_message(), getattr(getattr(error, "param", None), "opts", ())
+    for index, arg in enumerate(args):
+        option, has_value, value = arg.partition("=")
+        if option in options:
+            value = value if has_value else "".join(args[index + 1 : index + 2])
+            return message if value in message else f"{message} (found {value!r})"
+    return message
 
 
 def _say(message: str, code: int) -> int:

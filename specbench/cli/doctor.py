@@ -18,6 +18,7 @@ def doctor(
     from dataclasses import asdict
 
     from rich.table import Table
+    from rich.text import Text
 
     from specbench.measure.diagnosis import diagnose
 
@@ -28,7 +29,7 @@ def doctor(
     style = {"ok": "green", "warn": "yellow", "fail": "bold red"}
     for check in checks:
         table.add_row(
-            check.name, f"[{style[check.status]}]{check.status}[/]", check.detail, check.advice
+            check.name, Text(check.status, style=style[check.status]), check.detail, check.advice
         )
     output.results([asdict(check) for check in checks], table)
     return REFUSED if any(check.status == "fail" for check in checks) else DONE

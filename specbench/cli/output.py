@@ -34,12 +34,13 @@ class Output:
             print(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
         elif not self.quiet:
             for renderable in renderables:
-                console().print(renderable)
+                # A path or a prefix with brackets is no markup.
+                console().print(renderable, markup=False)
 
     @contextmanager
     def busy(self, what: str) -> Iterator[Callable[[str], None]]:
         """A spinner while something without countable steps goes on; yields what to say."""
-        with self._progress("[progress.description]{task.description}") as progress:
+        with self._progress(_description()) as progress:
             task = progress.add_task(what, total=None)
             yield lambda text: progress.update(task, description=f"{what}: {text}")
 
@@ -49,7 +50,7 @@ class Output:
         from rich.progress import BarColumn, MofNCompleteColumn, TimeRemainingColumn
 
         columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with self._progress(*columns, "{task.description}") as progress:
+        with self._progress(*columns, _description()) as progress:
             task = progress.add_task("", total=None)
             yield lambda done, total, text: progress.update(
                 task, completed=done, total=total, description=text
@@ -61,6 +62,12 @@ class Output:
         terminal = console(stderr=True)
         hidden = self.quiet or not terminal.is_terminal
         return Progress(SpinnerColumn(), *columns, console=terminal, transient=True, disable=hidden)
+
+
+def _description() -> Any:
+    from rich.progress import TextColumn
+
+    return TextColumn("{task.description}", markup=False)
 
 
 def console(stderr: bool = False) -> Console:

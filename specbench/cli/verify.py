@@ -85,11 +85,12 @@ def _prove(config: Config, num_draws: int, output: Output) -> Report:
 
 def _table(report: Report) -> Table:
     from rich.table import Table
+    from rich.text import Text
 
     table = Table("pair", "compared", "found", "status", box=None, header_style="bold")
     for check in report.checks:
         style = "green" if check.status == "exact" else "bold red"
-        table.add_row(*_cells(check), f"[{style}]{check.status}[/]")
+        table.add_row(*_cells(check), Text(check.status, style=style))
     return table
 
 
@@ -105,9 +106,6 @@ def _cells(check: Check) -> tuple[str, str, str]:
 
 
 def _sentences(report: Report) -> list[str]:
-    from rich.markup import escape
-
     from specbench.measure.exactness import name
 
-    lines = [f"{name(check)}: {check.sentence}" for check in report.checks]
-    return [escape(line) for line in (*lines, report.verdict)]
+    return [*(f"{name(check)}: {check.sentence}" for check in report.checks), report.verdict]
