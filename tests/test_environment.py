@@ -143,7 +143,7 @@ def test_installed_package_does_not_borrow_the_commit_around_it(tmp_path, monkey
 def test_disturbance_is_the_share_of_ticks_that_were_stolen(monkeypatch):
     readings = iter([(10, 1000), (15, 1020)])
     monkeypatch.setattr(disturbance, "_cpu_ticks", lambda: next(readings))
-    assert environment.Disturbance().read()[1] == pytest.approx(0.25)
+    assert disturbance.Disturbance().read()[1] == pytest.approx(0.25)
 
 
 @pytest.mark.parametrize(
@@ -159,12 +159,12 @@ def test_disturbance_without_a_tick_is_unknown_and_never_negative(
 ):
     readings = iter([before, after])
     monkeypatch.setattr(disturbance, "_cpu_ticks", lambda: next(readings))
-    assert environment.Disturbance().read()[1] == expected
+    assert disturbance.Disturbance().read()[1] == expected
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the counters are the Linux kernel's")
 def test_disturbance_reads_the_kernels_counters_cheaply():
-    sampler = environment.Disturbance()
+    sampler = disturbance.Disturbance()
     time.sleep(0.05)
     load, stolen = sampler.read()
     assert load >= 0
@@ -172,7 +172,7 @@ def test_disturbance_reads_the_kernels_counters_cheaply():
     seconds = []
     for _ in range(50):
         started = time.perf_counter()
-        environment.Disturbance()
+        disturbance.Disturbance()
         seconds.append(time.perf_counter() - started)
     # The quickest of many, so that a busy machine does not decide; ten microseconds are usual.
     assert min(seconds) < 100e-6

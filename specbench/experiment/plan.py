@@ -40,8 +40,3 @@ def _groups(config: Config, dtype: str, device: str) -> list[Group]:
         )
         for task, temperature, batch in product(config.task, config.temperature, config.batch)
     ]
-
-
-def num_generations(config: Config, cells_per_group: int, num_groups: int) -> int:
-    """Timed generations of the whole sweep at batch 1, as an upper bound for the plan."""
-    return num_groups * cells_per_group * config.limit * config.repeats

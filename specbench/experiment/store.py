@@ -66,7 +66,7 @@ class Mismatch(RuntimeError):
 
 
 class Store:
-    """Appends records to a run folder; every line is on disk before the next is measured."""
+    """Appends records to a run folder; a line leaves the process before the next is measured."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -189,7 +189,8 @@ def _parts(collected: Collected, arm: Tally, baseline: Tally, both: Shared) -> _
         verify = collected.steps.verify_ratio(base_cell, arm.cell.arm.gamma)
     except NotMeasured:
         return None
-    # Every column is over the same prompts in the same order: the bootstrap stays paired. Parts
+    # Every column is over the same batches in the same order, overlaps over their prompts: the
+    # bootstrap stays paired. Parts
     # are shares of the seconds that the measured speedup is made of, so that noise which the
     # comparison within repeats has taken out does not come back in one of the steps.
     base_s, own_s = over_sessions(both.rounds.second_s), over_sessions(both.rounds.first_s)

@@ -17,14 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specbench.measure import host
-from specbench.measure.disturbance import Disturbance
 from specbench.measure.gpu_meter import GpuMeter
 
 if TYPE_CHECKING:
     import torch
 
 __all__ = [
-    "Disturbance",
     "capture",
     "differences",
     "set_threads",

@@ -1,7 +1,7 @@
 """How a row becomes the entries that people read, on paper and on screen alike.
 
 Owns rounding, marks and what a missing value looks like. Knows nothing of files, of terminals
-and of which tables there are (`forms`).
+and of which tables there are.
 """
 
 from __future__ import annotations
