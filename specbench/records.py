@@ -170,7 +170,8 @@ class Generation:
     total_s: seconds from handing over the prompt ids to holding the last token.
     target_prefill_s, draft_prefill_s: seconds of the encoder (or prompt pass) of each model.
     ttft_s: seconds until the first round's tokens were on the host.
-    load_average, steal_fraction: disturbance around this generation, None where unknown.
+    load_average, steal_fraction, others_fraction: disturbance around this generation, None where
+    unknown (see `measure.disturbance`).
     gpu_clock_mhz, gpu_slowdown: the GPU's clock as it ended, and the driver's bits for why it is
     not higher (see `measure.gpu_meter`); None without a GPU.
     """
@@ -189,6 +190,7 @@ class Generation:
     ttft_s: float | None = None
     load_average: float | None = None
     steal_fraction: float | None = None
+    others_fraction: float | None = None
     gpu_clock_mhz: int | None = None
     gpu_slowdown: int | None = None
     error: str | None = None

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from specbench.measure import diagnosis, disturbance, environment, host
+from specbench.measure.disturbance import Ticks
 
 
 @pytest.fixture(scope="module")
@@ -140,18 +141,21 @@ def test_installed_package_does_not_borrow_the_commit_around_it(tmp_path, monkey
     assert (found["commit"], found["dirty"]) == (None, None)
 
 
-def test_disturbance_is_the_share_of_ticks_that_were_stolen(monkeypatch):
-    readings = iter([(10, 1000), (15, 1020)])
+def test_disturbance_is_the_share_of_ticks_that_went_elsewhere(monkeypatch):
+    readings = iter([Ticks(10, 500, 1000, 100.0), Ticks(15, 512, 1020, 102.0)])
     monkeypatch.setattr(disturbance, "_cpu_ticks", lambda: next(readings))
-    assert disturbance.Disturbance().read()[1] == pytest.approx(0.25)
+    found = disturbance.Disturbance().read()
+    assert found.steal_fraction == pytest.approx(0.25)
+    # Twelve busy ticks, two of them our own, of twenty.
+    assert found.others_fraction == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(
     ("before", "after", "expected"),
     [
         (None, None, None),
-        ((10, 1000), (10, 1000), None),
-        ((10, 1000), (8, 1010), 0.0),
+        (Ticks(10, 500, 1000, 9.0), Ticks(10, 500, 1000, 9.0), None),
+        (Ticks(10, 500, 1000, 9.0), Ticks(8, 501, 1010, 12.0), 0.0),
     ],
 )
 def test_disturbance_without_a_tick_is_unknown_and_never_negative(
@@ -159,16 +163,28 @@ def test_disturbance_without_a_tick_is_unknown_and_never_negative(
 ):
     readings = iter([before, after])
     monkeypatch.setattr(disturbance, "_cpu_ticks", lambda: next(readings))
-    assert disturbance.Disturbance().read()[1] == expected
+    assert disturbance.Disturbance().read()[1:] == (expected, expected)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the counters are the Linux kernel's")
+def test_work_of_our_own_is_known():
+    before = disturbance._cpu_ticks()
+    deadline = time.process_time() + 0.1
+    while time.process_time() < deadline:
+        pass
+    after = disturbance._cpu_ticks()
+    assert after.own - before.own >= 9
+    assert after.busy >= before.busy
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the counters are the Linux kernel's")
 def test_disturbance_reads_the_kernels_counters_cheaply():
     sampler = disturbance.Disturbance()
     time.sleep(0.05)
-    load, stolen = sampler.read()
+    load, stolen, others = sampler.read()
     assert load >= 0
     assert 0 <= stolen <= 1
+    assert 0 <= others <= 1
     seconds = []
     for _ in range(50):
         started = time.perf_counter()

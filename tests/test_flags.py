@@ -7,7 +7,7 @@ from synthetic import Machine, Plan, counts, generation, group, play
 from specbench.measure.flags import position_cliff
 from specbench.measure.metrics import summarize
 from specbench.measure.tally import tally
-from specbench.records import OverlapTrace
+from specbench.records import Generation, OverlapTrace
 
 
 def cells_of(gamma, **options):
@@ -73,6 +73,19 @@ def test_prompts_that_scatter_are_unstable(spread, flagged):
         for i, tpot in enumerate((1.0 - spread, 1.0, 1.0 + spread))
     ]
     assert ("unstable" in summarize([cell], records, seed=0)[0].flags) is flagged
+
+
+@pytest.mark.parametrize(
+    ("field", "flag"), [("others_fraction", "busy machine"), ("steal_fraction", "stolen time")]
+)
+def test_time_that_went_elsewhere_is_flagged(field, flag):
+    cells, records = Plan().build()
+    for share, flagged in ((0.5, True), (0.01, False), (None, False)):
+        around = [
+            replace(one, **{field: share}) if isinstance(one, Generation) else one
+            for one in records
+        ]
+        assert (flag in summarize(cells, around, seed=0)[1].flags) is flagged
 
 
 def test_repeats_with_other_tokens_or_other_acceptance_are_not_reproducible():

@@ -130,6 +130,8 @@ def outline(config: Config, say: Say = silent) -> Outline:
         for draft in config.draft
         for note in check_pair(target, tokenizers[draft])
     ]
+    if not config.warmup:
+        notes.append("no warm-up: what is cold at an arm's first prompt is in its seconds")
     say("prompts")
     sets, prompts = {}, {}
     for task in config.task:

@@ -14,6 +14,7 @@ from specbench.measure.tally import Tally
 UNSTABLE_REPEATS = 0.075
 UNSTABLE_PROMPTS = 0.5
 STOLEN_TIME = 0.02
+OTHER_WORK = 0.05  # share of all cores
 SLOWED_GPU = 0.05  # share of generations
 CLIFF_TESTED = 30
 CLIFF_RATIO = 0.5
@@ -35,6 +36,7 @@ def flags_of(summary: CellSummary, found: Tally | None) -> tuple[str, ...]:
         "not reproducible": not found.reproducible,
         "unstable": is_unstable(found),
         "stolen time": float(_mean(found.steal_fraction)) > STOLEN_TIME,
+        "busy machine": float(_mean(found.others_fraction)) > OTHER_WORK,
         "GPU held down": float(_mean(found.gpu_slowed)) > SLOWED_GPU,
         "exceeds c=0 ceiling": exceeds_ceiling(summary),
         f"short outputs ({summary.num_short})": summary.num_short > 0,

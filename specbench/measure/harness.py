@@ -130,7 +130,7 @@ class Bench:
             decoded, times = engine(cell, items, limits or cell.group.limits)
         except (PeerError, *BROKEN) as error:
             return Generation(cell.key, ids, repeat, FAILED, error=explain(error))
-        load_average, steal_fraction = disturbance.read()
+        around = disturbance.read()
         gpu_clock_mhz, gpu_slowdown = self.gpu.read() if self.gpu else (None, None)
         return Generation(
             cell=cell.key,
@@ -145,8 +145,9 @@ class Bench:
             target_prefill_s=times.target_prefill_s,
             draft_prefill_s=times.draft_prefill_s,
             ttft_s=times.ttft_s,
-            load_average=load_average,
-            steal_fraction=steal_fraction,
+            load_average=around.load_average,
+            steal_fraction=around.steal_fraction,
+            others_fraction=around.others_fraction,
             gpu_clock_mhz=gpu_clock_mhz,
             gpu_slowdown=gpu_slowdown,
         )

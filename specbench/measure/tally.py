@@ -65,6 +65,7 @@ class Tally:
     full_rest_share: np.ndarray
     repeat_error: np.ndarray
     steal_fraction: np.ndarray
+    others_fraction: np.ndarray
     gpu_slowed: np.ndarray
     lengths: np.ndarray
     shortest: np.ndarray
@@ -142,6 +143,7 @@ def _seconds(flat: Sequence[Generation], slots: Slots) -> dict[str, np.ndarray]:
         "ttft_s": [one.ttft_s for one in flat],
         "tpot_s": [_tpot_s(one) for one in flat],
         "steal_fraction": [one.steal_fraction for one in flat],
+        "others_fraction": [one.others_fraction for one in flat],
         "gpu_slowed": [_is_slowed(one) for one in flat],
     }
     known = {name: np.array(values, dtype=np.float64) for name, values in series.items()}
