@@ -155,7 +155,7 @@ def _plan_lines(plan: Outline) -> list[str]:
         ),
         "grid     " + ", ".join(f"{name} {_listed(values)}" for name, values in grid.items()),
         f"cells    {num_cells} in {len(plan.groups)} groups, each with a baseline and a null arm",
-        f"time     {time} (a guess from sizes)",
+        f"time     {time} of generations, a guess from sizes; proof and step times come on top",
         *(f"note     {note}" for note in plan.notes),
     ]
 

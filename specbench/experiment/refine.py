@@ -38,7 +38,7 @@ def refine(
         for group in groups:
             again = together(group, left)
             if again:
-                sweep.again(again, until=lambda: clock() >= ends)
+                sweep.again(again, left_s=lambda: ends - clock())
 
 
 def together(group: Sequence[Cell], unsure_cells: Sequence[Cell]) -> list[Cell]:

@@ -76,18 +76,19 @@ class Sweep:
             self._time_steps(cells, batches)
         return len(self._failed)
 
-    def again(self, cells: list[Cell], until: Callable[[], bool]) -> None:
+    def again(self, cells: list[Cell], left_s: Callable[[], float]) -> None:
         """Time cells of one group once more, arms in turns; ends between two prompts where
-        `until()` holds."""
+        `left_s()`, the seconds left of a budget, is not above zero."""
         batches = self._batches(cells[0])
         self._warm_up(cells, batches)
         repeat = 1 + max(one.repeat for one in self.records if isinstance(one, Generation))
         for turn, items in enumerate(batches):
-            if until():
+            left = left_s()
+            if left <= 0:
                 return
             for cell in rotated(cells, turn + repeat):
                 if cell.key not in self._failed:
-                    self._say(cell, f"again, repeat {repeat + 1}")
+                    self._say(cell, f"repeat {repeat + 1}, {left / 60:.1f} min left at most")
                     self._measure(cell, items, repeat)
 
     @property
