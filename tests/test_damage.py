@@ -111,8 +111,15 @@ def test_a_run_without_measurements_is_refused(folder, tables):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"schema_version": 1}', '{"schema_version": 1, "cells": []}']
-)
+    "text",
+    [
+        "", "[]", "{}", '{"schema_version": 1}', '{"schema_version": 1, "cells": []}',
+        '{"schema_version": 1, "cells": [], "config": {"seed": -5}}',
+        '{"schema_version": 1, "cells": [], "config": {"seed": 0}, "prompts": [1]}',
+        '{"schema_version": 1, "cells": [], "config": {"seed": 0}, "prompts": {"task": 1}}',
+        '{"schema_version": 1, "cells": [], "config": {"seed": 0}, "host": "x"}',
+    ],
+)  # fmt: skip
 def test_a_damaged_description_is_refused(folder, tables, text):
     (folder / INFO).write_text(text)
     code, _, err = tables()

@@ -317,13 +317,14 @@ def test_a_refusal_names_the_field_of_a_model_and_how_many_more_differ(tmp_path:
         start(ready, tmp_path)
 
 
-@pytest.mark.parametrize("change", [{"host": None}, {"models": []}])
-def test_a_resume_needs_something_to_compare_with(tmp_path: Path, change) -> None:
+@pytest.mark.parametrize("room", ["host", "models"])
+def test_a_resume_needs_something_to_compare_with(tmp_path: Path, room) -> None:
     ready = prepared()
     start(ready, tmp_path)
     info = json.loads((tmp_path / "run.json").read_text())
-    (tmp_path / "run.json").write_text(json.dumps(info | change))
-    with pytest.raises(UsageError, match=f"has no '{next(iter(change))}' to compare with"):
+    info.pop(room)
+    (tmp_path / "run.json").write_text(json.dumps(info))
+    with pytest.raises(UsageError, match=f"has no '{room}' to compare with"):
         start(ready, tmp_path)
 
 
@@ -352,6 +353,16 @@ def test_folders_are_never_overwritten(tmp_path: Path, monkeypatch: pytest.Monke
     Path("file").touch()
     with pytest.raises(UsageError, match="is a file"):
         choose_folder(Path("file"), resume=False)
+    # Lines without a description are somebody's, and "" is what an unset variable gives.
+    lines = Path("mine") / RAW
+    lines.parent.mkdir()
+    lines.write_text("mine")
+    for out, said in (("mine", "another folder"), ("", "a folder that may hold a run alone")):
+        with pytest.raises(UsageError, match=said):
+            choose_folder(Path(out), resume=False)
+    with pytest.raises(FileExistsError):
+        Store(lines.parent).create({}, [])
+    assert lines.read_text() == "mine"
 
 
 @pytest.mark.parametrize("line", ["{}", "not json", '{"kind":"generation","nonsense":1}'])

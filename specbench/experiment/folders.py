@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 
 from specbench.experiment.config import UsageError
-from specbench.experiment.store import INFO
+from specbench.experiment.store import INFO, RAW
 
 RUNS = Path("runs")
 
@@ -19,6 +19,8 @@ def choose_folder(out: Path | None, resume: bool) -> Path:
     """
     if out is None:
         return latest_run() if resume else RUNS / f"{datetime.now():%Y%m%d-%H%M%S}"  # noqa: DTZ005
+    if not str(out).strip() or out == Path():
+        raise UsageError(f"--out {str(out)!r}: allowed is a folder that may hold a run alone")
     holds_run = (out / INFO).exists()
     standing = next(path for path in (out, *out.absolute().parents) if path.exists())
     if not standing.is_dir():
@@ -28,6 +30,11 @@ def choose_folder(out: Path | None, resume: bool) -> Path:
     if holds_run and not resume:
         raise UsageError(
             f"--out {out}: holds a run already; allowed are another folder, or --resume to go on"
+        )
+    if not holds_run and (out / RAW).exists():
+        raise UsageError(
+            f"--out {out}: holds {RAW} without {INFO}, which a sweep would overwrite; allowed is "
+            "another folder"
         )
     if resume and not holds_run:
         raise UsageError(f"--resume: {out} holds no {INFO}; allowed is the folder of a sweep")

@@ -28,6 +28,7 @@ from specbench.records import (
 
 INFO, RAW = "run.json", "raw.jsonl"
 _COMPARED = ("config", "prompts", "models")
+_BY_NAME = ("prompts", "models")  # a table for each task or model
 _GROWING = {"sessions", "max_minutes", "target_width"}
 
 
@@ -116,7 +117,8 @@ class Store:
             **info,
             "cells": [asdict(cell) for cell in cells],
         }
-        (self.folder / RAW).write_bytes(b"")
+        # Never over lines that are there: they may be another run's, or no run's at all.
+        (self.folder / RAW).open("xb").close()
         write_atomically(self.folder / INFO, json.dumps(whole, indent=2, ensure_ascii=False) + "\n")
 
     def append(self, record: Record) -> None:
@@ -143,9 +145,15 @@ class Store:
             )
         try:
             cells = [_cell(item) for item in info.pop("cells")]
-            int(info["config"]["seed"])  # every interval depends on it
+            if int(info["config"]["seed"]) < 0:  # every interval depends on it
+                raise ValueError("a negative seed")
         except (TypeError, KeyError, ValueError) as error:
             raise UsageError(f"RUN {self.folder}: {INFO}: cells or seed: {error}") from None
+        for room in ("host", *_COMPARED):
+            inner = info.get(room, {})
+            parts = [inner, *(inner.values() if room in _BY_NAME and _is_table(inner) else ())]
+            if not all(map(_is_table, parts)):
+                raise UsageError(f"RUN {self.folder}: {INFO}: {room!r} is not what a sweep writes")
         return self._with_lines(info, cells)
 
     def _info(self) -> dict[str, Any]:
@@ -179,6 +187,10 @@ class Store:
                 ) from None
             numbered[record_key(record)] = number, record
         return Run(info, cells, numbered)
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, dict)
 
 
 def _said(error: ValueError) -> str:
