@@ -9,7 +9,8 @@ the same resamples, which keeps ratios paired and comparisons of arms free of wh
 
 Replicates are arrays (1 + resamples,): the value at the units as measured, then one value per
 resample. Arithmetic on such arrays carries an interval through any formula. An interval that
-cannot be had (fewer than two units) is None, never a number.
+cannot be had (fewer than two units, or so few that their resamples miss the value) is None, never
+a number.
 """
 
 from __future__ import annotations
@@ -201,6 +202,10 @@ def _percentiles(replicates: np.ndarray, num_units: int) -> Estimate | None:
     # np.percentile does the same at four times the price, and a run asks thousands of times.
     places = np.array([0.025, 0.975]) * (len(spread) - 1)
     low, high = np.interp(places, np.arange(len(spread)), np.sort(spread))
+    slack = 1e-9 * abs(value)
+    if not low - slack <= value <= high + slack:
+        # A ratio of ratios of a few units may lie beyond all of theirs: they bound nothing.
+        return Estimate(value)
     return Estimate(value, min(float(low), value), max(float(high), value))
 
 

@@ -1,5 +1,6 @@
 """What the figures of a run show, read from what was drawn."""
 
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -8,8 +9,10 @@ from synthetic import Machine, Plan, merged
 from specbench.measure.collection import collect
 from specbench.measure.decomposition import decompose_collected
 from specbench.measure.metrics import summarize_collected
-from specbench.report import provenance
+from specbench.records import Cell
+from specbench.report import provenance, style
 from specbench.report.rows import own_drafted
+from specbench.report.series import names_of, task_title
 from specbench.report.speed_figures import draw_decode_speedup, draw_total_speedup
 from specbench.report.waterfall import draw_waterfalls
 
@@ -39,6 +42,32 @@ def test_an_interval_that_leaves_the_panel_ends_in_an_arrow(noisy):
         arrows = [point for found in axes.collections[1:] for point in found.get_offsets()]
         assert len(arrows) == num_arrows
         assert all(point[1] == axes.get_ylim()[1] for point in arrows)
+
+
+def test_a_far_interval_does_not_flatten_the_gap(noisy):
+    (found,) = noisy[1]
+    far = replace(found, measured_total=replace(found.measured_total, high=5000.0))
+    (axes,) = draw_waterfalls([far]).axes
+    assert axes.get_xlim()[1] < 20.0
+    assert any("5000" in text for text in texts(axes))
+
+
+def test_drafts_and_tasks_have_names_that_tell_them_apart(noisy, tmp_path):
+    assert names_of(["a/same", "b/same/"]) == {"a/same": "a/same", "b/same/": "b/same"}
+    assert names_of(["pocket/small", "x/large"]) == {"pocket/small": "small", "x/large": "large"}
+    assert task_title("file:/a/long/way/prompts.jsonl#summary") == "prompts.jsonl#summary"
+    summaries = own_drafted(noisy[0])
+    odd = [renamed(one, draft="d$_$\u6a21", task="file:x/$_$.jsonl") for one in summaries]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        style.save(draw_total_speedup(odd), tmp_path / "odd")
+    (axes,) = draw_decode_speedup(odd, []).axes
+    assert axes.get_title() == "\\$_\\$.jsonl, T = 0\nd\\$_\\$\u6a21"
+
+
+def renamed(summary, draft, task):
+    group = replace(summary.cell.group, task=task)
+    return replace(summary, cell=Cell(group, replace(summary.cell.arm, draft=draft)))
 
 
 def test_one_gamma_has_one_tick_at_a_whole_number(noisy):

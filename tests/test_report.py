@@ -18,7 +18,14 @@ from specbench.measure.peers import compare_peers
 from specbench.measure.recommendation import recommend_collected, what_if
 from specbench.measure.verdict import LOSES
 from specbench.records import FAILED, Arm, Cell, Generation
-from specbench.report import console, predicted, write_figures, write_tables, write_theory_figures
+from specbench.report import (
+    console,
+    predicted,
+    provenance,
+    write_figures,
+    write_tables,
+    write_theory_figures,
+)
 from specbench.report.best import table2_rows
 from specbench.report.published import comparison_rows
 from specbench.statistics import Estimate
@@ -82,7 +89,7 @@ def shown(renderable, width=240):
     terminal = Console(width=width, file=None, record=True, quiet=True)
     terminal.quiet = False
     with terminal.capture() as captured:
-        terminal.print(renderable)
+        terminal.print(renderable, crop=False)
     return captured.get()
 
 
@@ -249,6 +256,23 @@ def test_the_terminal_shows_what_the_files_hold(run):
     assert all(row["measured"] is False for row in console.what_if_rows(supposed))
     assert "1.53" in shown(console.table1())
     assert "exceeds c=0 ceiling" in shown(console.paper())
+
+
+def test_a_narrow_terminal_cuts_no_number(run):
+    _, summaries, decompositions = run
+    wide = shown(console.table4(summaries, decompositions), width=10_000)
+    narrow = shown(console.table4(summaries, decompositions), width=60)
+    numbers = re.findall(r"\d\.\d+ \[\d\.\d+, \d\.\d+\]", wide)
+    assert numbers
+    assert re.findall(r"\d\.\d+ \[\d\.\d+, \d\.\d+\]", narrow) == numbers
+    assert "…" not in wide + narrow
+
+
+def test_synthetic_prompts_alone_make_no_table():
+    assert "synthetic" in shown(console.table2([]))
+    assert provenance.left_out(INFO) == (
+        "Left out, because their prompts are synthetic: pocket-summary."
+    )
 
 
 def test_an_empty_run_makes_tables_without_rows(tmp_path):

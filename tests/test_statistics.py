@@ -67,6 +67,14 @@ def test_one_unit_has_no_interval(interval) -> None:
     assert not found.excludes(2.0)
 
 
+def test_resamples_that_miss_the_value_bound_nothing() -> None:
+    # A ratio of ratios of two prompts may lie beyond those of either.
+    resamples = np.array([0.5, 0.5, 2.0, 2.0])
+    for interval in (estimate, rate):
+        assert interval(np.array([3.0, *resamples]), 2) == Estimate(3.0)
+        assert interval(np.array([1.0, *resamples]), 2) != Estimate(1.0)
+
+
 def test_an_interval_excludes_what_lies_outside() -> None:
     found = Estimate(1.2, 1.1, 1.3)
     assert [found.excludes(value) for value in (1.0, 1.1, 1.2, 1.3, 1.4)] == [

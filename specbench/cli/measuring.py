@@ -103,17 +103,18 @@ def _show(store: Store, output: Output) -> int:
     with output.busy("tables and figures"):
         found = evaluate(store.folder, output)
         paths = [*found.write_tables(), *found.write_figures()]
+    summaries = found.natural(output)
     num_failed = sum(one.num_failed > 0 for one in found.summaries)
     output.results(
         {
             "run": str(store.folder),
-            "table2": show.table2_rows(found.summaries),
-            "batch": show.batch_rows(found.summaries),
+            "table2": show.table2_rows(summaries),
+            "batch": show.batch_rows(summaries),
             "table4": show.table4_rows(found.summaries, found.decompositions),
             "num_failed_cells": num_failed,
             "files": [str(path) for path in paths],
         },
-        show.table2(found.summaries),
+        show.table2(summaries),
     )
     output.note(f"tables and figures in {store.folder}; specbench compare-theory explains them")
     if num_failed:

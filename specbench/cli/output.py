@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
+PIPE_WIDTH = 10_000
+
 
 @dataclass(frozen=True)
 class Output:
@@ -34,8 +36,9 @@ class Output:
             print(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
         elif not self.quiet:
             for renderable in renderables:
-                # A path or a prefix with brackets is no markup.
-                console().print(renderable, markup=False)
+                # A path or a prefix with brackets is no markup, and a long one is not folded.
+                is_line = isinstance(renderable, str)
+                console().print(renderable, markup=False, crop=False, soft_wrap=is_line)
 
     @contextmanager
     def busy(self, what: str) -> Iterator[Callable[[str], None]]:
@@ -77,4 +80,4 @@ def console(stderr: bool = False) -> Console:
     if stderr:
         return Console(stderr=True)
     # A pipe has no width; rows of a table must not be folded for it.
-    return Console() if sys.stdout.isatty() else Console(width=200)
+    return Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)

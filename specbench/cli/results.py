@@ -37,6 +37,15 @@ class Evaluated:
     summaries: list[CellSummary]
     decompositions: list[Decomposition]
 
+    def natural(self, output: Output) -> list[CellSummary]:
+        """The summaries without tasks whose prompts are synthetic; says which were left out."""
+        from specbench.report.provenance import left_out, natural
+
+        note = left_out(self.run.info)
+        if note:
+            output.note(note)
+        return natural(self.run.info, self.summaries)
+
     def write_tables(self) -> list[Path]:
         """Write every table into the run folder."""
         from specbench.report import write_tables
@@ -136,8 +145,9 @@ def recommend(
 
     output = Output(json, quiet)
     found = evaluate(run, output)
-    advice = recommend_collected(found.collected, found.summaries)
-    supposed = suppose(found.summaries, **_supposition(what_if)) if what_if else []
+    summaries = found.natural(output)
+    advice = recommend_collected(found.collected, summaries)
+    supposed = suppose(summaries, **_supposition(what_if)) if what_if else []
     output.note(f"run folder {found.folder}")
     output.results(
         {
@@ -175,7 +185,7 @@ def tables(run: RUN = None, json: JSON = False, quiet: QUIET = False) -> None:
     paths = found.write_tables()
     output.results(
         {"run": str(found.folder), "files": [str(path) for path in paths]},
-        show.table2(found.summaries),
+        show.table2(found.natural(output)),
         *(str(path) for path in paths),
     )
 

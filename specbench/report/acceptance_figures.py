@@ -18,7 +18,8 @@ from specbench.report.series import (
     groups_of,
     handles_of,
     interval_points,
-    short,
+    names_of,
+    task_title,
 )
 
 _LAW = "capped geometric law at the measured α"
@@ -39,11 +40,12 @@ def draw_accepted_lengths(drafted: Sequence[CellSummary]) -> Figure | None:
     groups, drafts = groups_of(widest.values()), drafts_of(widest.values())
     if not groups:
         return None
+    names = names_of(drafts)
     figure, grid = style.panels(len(groups), len(drafts), width=2.4, height=1.9)
     for group, row in zip(groups, grid, strict=True):
         for draft, axes in zip(drafts, row, strict=True):
             if (group, draft) in widest:
-                _histogram(axes, widest[group, draft], drafts.index(draft))
+                _histogram(axes, widest[group, draft], drafts.index(draft), names[draft])
             else:
                 style.hide(axes)
         row[0].set_ylabel("share of full rounds")
@@ -55,7 +57,7 @@ def draw_accepted_lengths(drafted: Sequence[CellSummary]) -> Figure | None:
     return figure
 
 
-def _histogram(axes: Axes, one: CellSummary, index: int) -> None:
+def _histogram(axes: Axes, one: CellSummary, index: int, name: str) -> None:
     lengths = range(len(one.accepted_histogram))
     total = sum(one.accepted_histogram)
     shares = [count / total for count in one.accepted_histogram]
@@ -65,7 +67,7 @@ def _histogram(axes: Axes, one: CellSummary, index: int) -> None:
         law = theory.capped_geometric(one.alpha_overlap.value, one.cell.arm.gamma)
         axes.plot(lengths, law, "_", color="black", markersize=9, markeredgewidth=1.8)
         alpha = f"α = {one.alpha_overlap.value:.2f}, "
-    of = f"{short(one.cell.arm.draft)}\n{alpha}{total} rounds"
+    of = f"{name}\n{alpha}{total} rounds"
     axes.set_title(f"{group_title(one.cell.group)}\n{of}", fontsize=8)
     axes.set_xlabel(f"accepted drafts of γ = {one.cell.arm.gamma}")
     style.whole_numbers(axes)
@@ -94,8 +96,9 @@ def draw_alpha(drafted: Sequence[CellSummary]) -> Figure | None:
             shift = 0.06 * (index - (len(temperatures) - 1) / 2)
             points = [(order.index(d) + shift, one.alpha_overlap) for d, one in first.items() if d]
             interval_points(axes, sorted(points, key=lambda point: point[0]), index)
-        axes.set_xticks(range(len(order)), [_tick(known, draft) for draft in order])
-        axes.set_title(task)
+        ticks = [_tick(name, _cost(known, draft)) for draft, name in names_of(order).items()]
+        axes.set_xticks(range(len(order)), ticks)
+        axes.set_title(task_title(task))
         axes.margins(x=0.12)
     grid[0][0].set_ylabel("α (mean of Σ min(p, q))")
     handles = handles_of([f"T = {temperature:g}" for temperature in temperatures])
@@ -103,7 +106,7 @@ def draw_alpha(drafted: Sequence[CellSummary]) -> Figure | None:
     return figure
 
 
-def _cost(known: Sequence[CellSummary], draft: str) -> float:
+def _cost(known: Sequence[CellSummary], draft: str | None) -> float:
     costs = [
         one.cost_coefficient.value
         for one in known
@@ -112,6 +115,5 @@ def _cost(known: Sequence[CellSummary], draft: str) -> float:
     return sum(costs) / len(costs) if costs else 0.0
 
 
-def _tick(known: Sequence[CellSummary], draft: str) -> str:
-    cost = _cost(known, draft)
-    return f"{short(draft)}\nc = {cost:.2f}" if cost else short(draft)
+def _tick(name: str, cost: float) -> str:
+    return f"{name}\nc = {cost:.2f}" if cost else name

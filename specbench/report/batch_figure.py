@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -12,7 +12,7 @@ from specbench.measure.summary import CellSummary
 from specbench.records import Group
 from specbench.report import style
 from specbench.report.batches import AgainstBatch, against_batch
-from specbench.report.series import group_title, handles_of, interval_points, short
+from specbench.report.series import group_title, handles_of, interval_points, names_of
 from specbench.report.speed_figures import NO_DRAFT, name_speed_axis
 
 
@@ -34,7 +34,7 @@ def draw_against_batch(summaries: Sequence[CellSummary]) -> Figure | None:
     for (group, own), axes in zip(panels.items(), flat, strict=False):
         for one in own:
             _draw(axes, one, drafts.index(one.draft), len(drafts))
-        _finish(axes, group, own)
+        _finish(axes, group, own, names_of(drafts))
     for axes in flat[len(panels) :]:
         style.hide(axes)
     measured = [best.decode_speedup for one in series for best in one.best]
@@ -60,10 +60,12 @@ def _draw(axes: Axes, one: AgainstBatch, index: int, num_drafts: int) -> None:
     interval_points(axes, [(x, best.decode_speedup) for x, best in points], index)
 
 
-def _finish(axes: Axes, group: Group, own: Sequence[AgainstBatch]) -> None:
+def _finish(
+    axes: Axes, group: Group, own: Sequence[AgainstBatch], names: Mapping[str | None, str]
+) -> None:
     batches = sorted({batch for one in own for batch in one.batches})
     axes.axhline(1.0, zorder=1, **NO_DRAFT)
-    said = [f"{short(one.draft)}: {one.sentence}" for one in own]
+    said = [f"{names[one.draft]}: {one.sentence}" for one in own]
     axes.set_title("\n".join([group_title(group), *said]), fontsize=8)
     axes.set_xlabel("batch (prompts decoded together)")
     axes.set_xscale("log", base=2)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from textwrap import wrap
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -52,11 +54,16 @@ __all__ = [
 ]
 
 
+WORD_WIDTH = 9  # of a column of words, at least
+
+
 def table2(summaries: Sequence[CellSummary]) -> RenderableType:
     """The best gamma of every draft, and where a larger batch takes its gain away.
 
     Without a draft, gamma 0 alone, what the null arms came to.
     """
+    if not summaries:
+        return Text("No table: every prompt that was measured is synthetic.")
     if not table2_rows(summaries):
         return Text("\n".join(["No draft was timed.", *_nulls(summaries)]))
     shown, by_batch = _table(TABLE_2, table2_rows(summaries)), batch_rows(summaries)
@@ -125,15 +132,38 @@ def paper() -> RenderableType:
     return _table(PAPER, paper_rows())
 
 
-def _table(form: Layout, rows: Sequence[Row]) -> Table:
+def _table(form: Layout, rows: Sequence[Row]) -> Whole:
     shown = form.shown(rows)
     table = Table(title=form.title, caption="\n".join(form.notes) or None, caption_justify="left")
-    for column in shown.columns:
-        table.add_column(column.title, justify="right" if column.number else "left")
-    for texts in shown.texts(rows):
+    texts = shown.texts(rows)
+    for index, column in enumerate(shown.columns):
+        # A number that is cut is another number; words may go on below.
+        least = max(map(len, column.title.split()), default=0)
+        least = max([least, *(len(row[index]) for row in texts)]) if column.number else WORD_WIDTH
+        table.add_column(
+            "\n".join(wrap(column.title, least)) if column.number else column.title,
+            justify="right" if column.number else "left",
+            no_wrap=column.number,
+            overflow="fold",
+            min_width=least,
+        )
+    for row in texts:
         # Text, not markup: an interval's brackets are no style.
-        table.add_row(*(Text(text) for text in texts))
-    return table
+        table.add_row(*(Text(text) for text in row))
+    return Whole(table)
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A table that is never narrower than its columns' least widths; a terminal that is wraps
+    its lines."""
+
+    table: Table
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Draw the table in the width that there is, or that it needs."""
+        least = sum((column.min_width or 0) + 3 for column in self.table.columns) + 1
+        yield from console.render(self.table, options.update(width=max(options.max_width, least)))
 
 
 def _factors(found: Decomposition) -> Row:

@@ -95,6 +95,19 @@ def is_synthetic(info: Info, task: str) -> bool:
     return bool(dict(_tasks(info)).get(task, {}).get("synthetic"))
 
 
+def natural(info: Info, summaries: Sequence[CellSummary]) -> list[CellSummary]:
+    """Without tasks whose texts repeat themselves."""
+    return [one for one in summaries if not is_synthetic(info, one.cell.group.task)]
+
+
+def left_out(info: Info) -> str | None:
+    """Which tasks `natural` leaves out, in a sentence; None for none."""
+    tasks = [task for task, _ in _tasks(info) if is_synthetic(info, task)]
+    if not tasks:
+        return None
+    return f"Left out, because their prompts are synthetic: {', '.join(tasks)}."
+
+
 def _sessions(summaries: Sequence[CellSummary]) -> str:
     most = max((summary.num_sessions for summary in summaries), default=0)
     if most > 1:

@@ -28,19 +28,30 @@ def drafts_of(summaries: Iterable[CellSummary]) -> list[str]:
 
 def group_title(group: Group) -> str:
     """A group in a few words."""
-    text = f"{group.task}, T = {group.sampling.temperature:g}"
+    text = f"{task_title(group.task)}, T = {group.sampling.temperature:g}"
     return text if group.batch == 1 else f"{text}, batch {group.batch}"
 
 
-def short(draft: str | None) -> str:
-    """The last part of a model's name or path."""
-    return (draft or "").rstrip("/").rsplit("/", 1)[-1]
+def task_title(task: str) -> str:
+    """A task, of a file its name alone."""
+    return style.plain(task.rsplit("/", 1)[-1] if task.startswith("file:") else task)
+
+
+def names_of(paths: Iterable[str | None]) -> dict[str | None, str]:
+    """Models by the last parts of their names or paths, as many as tell them apart."""
+    parts = {path: (path or "").rstrip("/").split("/") for path in paths}
+    for count in range(1, max(map(len, parts.values()), default=1) + 1):
+        names = {path: "/".join(found[-count:]) for path, found in parts.items()}
+        if len({*names.values()}) == len(names):
+            break
+    return {path: style.plain(name) for path, name in names.items()}
 
 
 def handles_of(names: Sequence[str]) -> list[Line2D]:
     """Legend entries of a series each."""
+    labels = names_of(names)
     return [
-        Line2D([], [], color=style.color(i), marker=style.marker(i), label=short(name))
+        Line2D([], [], color=style.color(i), marker=style.marker(i), label=labels[name])
         for i, name in enumerate(names)
     ]
 

@@ -19,7 +19,7 @@ from specbench.report.series import (
     groups_of,
     handles_of,
     interval_points,
-    short,
+    names_of,
 )
 from specbench.statistics import Estimate
 
@@ -80,6 +80,7 @@ def draw_decode_speedup(
     groups, drafts = groups_of(known), drafts_of(known)
     if not groups:
         return None
+    names = names_of(drafts)
     figure, grid = style.panels(len(groups), len(drafts), width=2.4, height=2.0)
     for group, row in zip(groups, grid, strict=True):
         for index, (draft, axes) in enumerate(zip(drafts, row, strict=True)):
@@ -88,7 +89,7 @@ def draw_decode_speedup(
             predicted = {one.cell: one.walltime_improvement for one in own}
             _line(axes, own, predicted.get, _FORMULA)
             interval_points(axes, [(one.cell.arm.gamma, one.decode_speedup) for one in own], index)
-            _finish(axes, f"{group_title(group)}\n{short(draft)}")
+            _finish(axes, f"{group_title(group)}\n{names[draft]}")
     name_speed_axis(grid, "speedup, decode only", [one.decode_speedup for one in known])
     measured = Line2D([], [], color=style.GREY, marker="s", label="measured")
     lines = [Line2D([], [], **look) for look in (_FORMULA, _PARTS, NO_DRAFT)]

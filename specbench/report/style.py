@@ -6,6 +6,7 @@ from another by its colour alone.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -83,6 +84,11 @@ def mark_cut(axes: Axes) -> None:
             )
 
 
+def plain(text: str) -> str:
+    """A user's text, in which a dollar begins no formula."""
+    return text.replace("$", r"\$")
+
+
 def hide(axes: Axes) -> None:
     """Take a panel without data out of the figure."""
     axes.set_visible(False)
@@ -91,7 +97,7 @@ def hide(axes: Axes) -> None:
 def foot(figure: Figure, text: str) -> None:
     """The line under everything: what was measured where."""
     columns = int(figure.get_figwidth() * 19)
-    figure.supxlabel(fill(text, columns), fontsize=6.5, color=GREY)
+    figure.supxlabel(fill(plain(text), columns), fontsize=6.5, color=GREY)
 
 
 def save(figure: Figure, path: Path, formats: Sequence[str] = ("png",)) -> list[Path]:
@@ -101,7 +107,11 @@ def save(figure: Figure, path: Path, formats: Sequence[str] = ("png",)) -> list[
         final = path.with_suffix(f".{kind}")
         scratch = path.with_name(f"{path.name}.part.{kind}")
         # No date in the file: the same run gives the same bytes.
-        figure.savefig(scratch, dpi=PNG_DPI, metadata={"Date": None} if kind == "svg" else {})
+        metadata = {"Date": None} if kind == "svg" else {}
+        with warnings.catch_warnings():
+            # A letter that no font here has is a box in the figure; the tables spell it.
+            warnings.filterwarnings("ignore", message="Glyph")
+            figure.savefig(scratch, dpi=PNG_DPI, metadata=metadata)
         scratch.replace(final)
         paths.append(final)
     return paths

@@ -42,19 +42,20 @@ def write_tables(
     folder.mkdir(parents=True, exist_ok=True)
     facts = provenance.facts(info, summaries)
     measured: dict[str, tuple[Layout, list[Row]]] = {
-        "table2": (TABLE_2, table2_rows(_natural(info, summaries))),
+        "table2": (TABLE_2, table2_rows(provenance.natural(info, summaries))),
         "table4": (TABLE_4, table4_rows(summaries, decompositions)),
         "grid": (GRID, grid_rows(summaries)),
         "gap": (GAP, gap_rows(decompositions)),
         "comparison": (COMPARISON, comparison_rows(summaries)),
     }
-    if by_batch := batch_rows(_natural(info, summaries)):
+    if by_batch := batch_rows(provenance.natural(info, summaries)):
         measured["batch"] = (BATCHES, by_batch)
     if peers:
         measured["peers"] = (PEERS, peer_rows(peers))
     paths = []
     for name, (form, rows) in measured.items():
-        extra = _synthetic_note(info) if name == "table2" else ()
+        note = provenance.left_out(info) if name == "table2" else None
+        extra = (note,) if note else ()
         shown = Layout(form.title, form.columns, (*form.notes, *extra)).shown(rows)
         traced = [{**row, **provenance.columns(info, str(row["task"]))} for row in rows]
         paths.append(_write(folder / f"{name}.csv", as_csv(traced)))
@@ -111,18 +112,6 @@ def as_latex(form: Layout, rows: Sequence[Row]) -> str:
 def _write(path: Path, text: str) -> Path:
     write_atomically(path, text)
     return path
-
-
-def _natural(info: Info, summaries: Sequence[CellSummary]) -> list[CellSummary]:
-    """Without tasks whose texts repeat themselves: their speeds flatter."""
-    return [one for one in summaries if not provenance.is_synthetic(info, one.cell.group.task)]
-
-
-def _synthetic_note(info: Info) -> tuple[str, ...]:
-    left_out = [task for task in info.get("prompts") or {} if provenance.is_synthetic(info, task)]
-    if not left_out:
-        return ()
-    return (f"Left out, because their prompts are synthetic: {', '.join(left_out)}.",)
 
 
 def _plain(found: Value) -> Value:

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from specbench.measure.decomposition import Decomposition, GapStep, interval
 from specbench.records import Group
 from specbench.report import style
+from specbench.report.series import group_title, names_of
 from specbench.statistics import Estimate
 
 _LOSS, _GAIN, _TOTAL = "#D55E00", "#0072B2", "#9a9a9a"
@@ -30,8 +31,11 @@ def draw_waterfalls(decompositions: Sequence[Decomposition]) -> Figure | None:
     columns = min(2, len(best))
     figure, grid = style.panels(-(-len(best) // columns), columns, width=4.6, height=2.9)
     flat = [axes for row in grid for axes in row]
+    names = names_of(dict.fromkeys(found.cell.arm.draft for found in best.values()))
     for axes, found in zip(flat, best.values(), strict=False):
         _draw(axes, found)
+        group, arm = found.cell.group, found.cell.arm
+        axes.set_title(f"{group_title(group)}: {names[arm.draft]}, γ = {arm.gamma}")
     for axes in flat[len(best) :]:
         style.hide(axes)
     return figure
@@ -39,17 +43,20 @@ def draw_waterfalls(decompositions: Sequence[Decomposition]) -> Figure | None:
 
 def _draw(axes: Axes, found: Decomposition) -> None:
     names = ["Thm 3.8 at α and c"]
-    _total(axes, 0, found.predicted, hatch="//")
+    # An interval from a handful of prompts may reach far; the numbers beside it say how far.
+    values = [found.predicted, found.measured, found.measured_total]
+    most = 2.5 * max(1.0, *(one.value for one in values), *(step.after for step in found.steps))
+    _total(axes, 0, found.predicted, most, hatch="//")
     before = found.predicted.value
     for step in found.steps:
         _step(axes, len(names), before, step)
         before = step.after
         names.append(step.name)
-    _total(axes, len(names), found.measured)
+    _total(axes, len(names), found.measured, most)
     names.append("measured, decode only")
     _step(axes, len(names), before, found.encoder)
     names.append(found.encoder.name)
-    _total(axes, len(names), found.measured_total)
+    _total(axes, len(names), found.measured_total, most)
     names.append("measured, end to end")
     axes.set_yticks(range(len(names)), names)
     # From above to below; not `invert_yaxis`, which panels of a row would turn back and forth.
@@ -57,21 +64,17 @@ def _draw(axes: Axes, found: Decomposition) -> None:
     axes.axvline(1.0, color="black", linewidth=0.9)
     axes.grid(visible=False, axis="y")
     axes.margins(x=0.32)  # room for what stands beside the bars
-    group, arm = found.cell.group, found.cell.arm
-    batch = "" if group.batch == 1 else f", batch {group.batch}"
-    draft = (arm.draft or "").rsplit("/", 1)[-1]
-    axes.set_title(
-        f"{group.task}, T = {group.sampling.temperature:g}{batch}: {draft}, γ = {arm.gamma}"
-    )
     axes.set_xlabel("speedup")
 
 
-def _total(axes: Axes, row: int, found: Estimate, hatch: str | None = None) -> None:
+def _total(axes: Axes, row: int, found: Estimate, most: float, hatch: str | None = None) -> None:
     axes.barh(row, found.value, color=_TOTAL, hatch=hatch, edgecolor="white" if hatch else _TOTAL)
     if found.low is not None and found.high is not None:
-        bounds = [found.low, found.high]
+        bounds = [found.low, min(found.high, most)]
         axes.plot(bounds, [row, row], color="black", linewidth=0.9, marker="|", markersize=5)
-    _label(axes, row, max(found.value, found.high or 0.0), interval(found))
+        if found.high > most:
+            axes.plot(most, row, color="black", marker=">", markersize=4)
+    _label(axes, row, min(max(found.value, found.high or 0.0), most), interval(found))
 
 
 def _step(axes: Axes, row: int, before: float, step: GapStep) -> None:
@@ -81,6 +84,13 @@ def _step(axes: Axes, row: int, before: float, step: GapStep) -> None:
 
 
 def _label(axes: Axes, row: int, x: float, text: str) -> None:
+    ground = {"boxstyle": "square,pad=0.1", "facecolor": "white", "linewidth": 0}
     axes.annotate(
-        text, (x, row), xytext=(3, 0), textcoords="offset points", va="center", fontsize=7
+        text,
+        (x, row),
+        xytext=(4, 0),
+        textcoords="offset points",
+        va="center",
+        fontsize=7,
+        bbox=ground,
     )
