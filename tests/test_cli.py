@@ -89,6 +89,22 @@ def test_exit_codes_are_in_the_help(call) -> None:
         (["sweep", "--limit", "many"], 2, "'many'"),
         (["sweep", "--top-p=abc"], 2, "'abc'"),
         (["sweep", "--no-such-option"], 2, "--no-such-option"),
+        (["sweep", "--max-new-tokens", "10000000000000"], 2, "--max-new-tokens 10000000000000"),
+        (
+            ["sweep", "--max-prompt-tokens", "1"],
+            2,
+            "--max-prompt-tokens 1: allowed are integers >= 2",
+        ),
+        (["sweep", "--prefix", "\udcff"], 2, "--prefix"),
+        (["sweep", "--task", "file:a\0b.jsonl"], 2, "--task"),
+        (["sweep", "--target", ""], 2, "--target ''"),
+        (["sweep", "--task", "file:~nobody-at-all/x.jsonl"], 3, "~nobody-at-all"),
+        (
+            ["sweep", "--target", "~nobody-at-all/x", "--gamma", "0", "--task", "pocket-ende"],
+            3,
+            "~nob",
+        ),
+        (["sweep", "--out", "lines"], 2, "--out lines: holds raw.jsonl without run.json"),
         (["swoop"], 2, "swoop"),
         (["sweep", "--config", "none.toml"], 2, "--config none.toml"),
         (["sweep", "--target", "pocket/nobody"], 3, "pocket/nobody"),
@@ -112,6 +128,8 @@ def test_exit_codes_are_in_the_help(call) -> None:
 def test_a_wrong_input_is_one_line(call, monkeypatch, tmp_path, args, code, named) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a_file").touch()
+    (tmp_path / "lines").mkdir()
+    (tmp_path / "lines" / "raw.jsonl").touch()
     exit_code, out, err = call(*args)
     assert exit_code == code
     assert named in err
@@ -128,6 +146,9 @@ def test_dry_run_guesses_from_the_prompts_that_there_are(call) -> None:
         assert code == 0
         minutes.append(json.loads(out)["estimated_minutes"])
     assert minutes[0] == minutes[1] > 0
+    longer = ["--limit", "400", "--sessions", "3", "--max-minutes", "20"]
+    _, out, _ = call("sweep", "--task", "pocket-ende", *longer, "--dry-run", "--json")
+    assert json.loads(out)["estimated_minutes"] == pytest.approx(3 * minutes[0] + 20)
 
 
 def test_dry_run_plans_and_measures_nothing(call, monkeypatch, tmp_path) -> None:

@@ -49,6 +49,20 @@ def test_nobody_reads_the_results(args, places):
     assert into_a_closed_pipe(args, places) == (141, b"")
 
 
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
+def test_letters_that_a_stream_lacks_end_nothing(places, encoding):
+    command = [sys.executable, "-m", "specbench", "compare-theory", places["RUN"]]
+    environ = {**os.environ, "PYTHONIOENCODING": encoding}
+    done = subprocess.run(command, capture_output=True, check=False, env=environ)
+    assert (done.returncode, done.stderr.count(b"Traceback")) == (0, 0)
+    assert rb"\u03b3" in done.stdout
+
+
+def test_a_closed_stream_swallows_what_is_printed(places):
+    command = f"{sys.executable} -m specbench tables {places['RUN']} >&- 2>&-"
+    assert subprocess.run(command, shell=True, check=False).returncode == 0
+
+
 def test_nobody_reads_the_errors_either(places):
     args = ["tables", "nowhere"]
     assert into_a_closed_pipe(args, places, stderr=subprocess.STDOUT) == (141, b"")

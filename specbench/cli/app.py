@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -59,12 +62,24 @@ def _common(
 
 def main() -> None:
     """Run the command line and exit with its code; a user's mistake is one line, no traceback."""
+    _make_streams_safe()
     try:
         with watched():
             code = _run()
     except ReaderLeft:
         code = READER_LEFT
     sys.exit(code)
+
+
+def _make_streams_safe() -> None:
+    """A closed stream swallows what is printed; one that lacks a letter shows its number."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  to the end
+            setattr(sys, name, nowhere)
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _run() -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,9 @@ class UsageError(ValueError):
     """An option has a value that is not allowed; the message names option, value and allowed."""
 
 
-MOST_VALUES = 1000  # of a range; a slip of the finger must not fill the memory
+# A slip of the finger must not fill the memory.
+MOST_VALUES = 1000  # of a range
+MOST_NEW_TOKENS = 100_000
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,7 @@ class Config:
 
         A pocket target brings its own drafts and tasks; any other needs them named.
         """
+        self._check_texts()
         gamma = self.gamma or range(1, min(LARGEST_DEFAULT_GAMMA, self._most_drafts) + 1)
         gamma, arm = tuple(sorted({*gamma})), tuple(dict.fromkeys(self.arm))
         draft, task = tuple(dict.fromkeys(self.draft)), tuple(dict.fromkeys(self.task))
@@ -86,8 +90,8 @@ class Config:
             config = replace(config, draft=config.draft or drafts, task=config.task or POCKET_TASKS)
         if any(config.gamma) and not config.draft:
             raise UsageError(
-                f"--draft: none given for target {config.target}; allowed are pocket/NAME, a "
-                "local folder or a Hugging Face id (or --gamma 0 for the target alone)"
+                f"--draft: none given for target {config.target}; {_MODELS} (or --gamma 0 for "
+                "the target alone)"
             )
         if not config.task:
             raise UsageError(
@@ -106,9 +110,18 @@ class Config:
         """Plain values, as they are written to the run folder."""
         return asdict(self)
 
+    def _check_texts(self) -> None:
+        texts = {"target": (self.target,), "draft": self.draft, "task": self.task}
+        for name, values in {**texts, "prefix": (self.prefix or "",)}.items():
+            for value in values:
+                if "\0" in value or _has_surrogate(value):
+                    raise UsageError(f"{flag(name)} {value!r}: allowed is text")
+        if not self.target:
+            raise UsageError(f"--target '': {_MODELS}")
+
     def _check(self) -> None:
         least = {
-            "limit": 1, "max_new_tokens": 1, "min_new_tokens": 0, "max_prompt_tokens": 1,
+            "limit": 1, "max_new_tokens": 1, "min_new_tokens": 0, "max_prompt_tokens": 2,
             "threads": 1, "repeats": 1, "warmup": 0, "turns": 1, "top_k": 0, "seed": 0,
             "sessions": 1,
         }  # fmt: skip
@@ -129,12 +142,19 @@ class Config:
                 f"--gamma {widest}: allowed are integers up to {self._most_drafts}, for no round "
                 f"of outputs of up to {self.max_new_tokens} tokens (--max-new-tokens) drafts more"
             )
+        self._check_lengths()
+        self._check_fractions()
+
+    def _check_lengths(self) -> None:
+        if self.max_new_tokens > MOST_NEW_TOKENS:
+            raise UsageError(
+                f"--max-new-tokens {self.max_new_tokens}: allowed are 1 to {MOST_NEW_TOKENS}"
+            )
         if self.min_new_tokens > self.max_new_tokens:
             raise UsageError(
                 f"--min-new-tokens {self.min_new_tokens}: allowed are integers up to "
                 f"--max-new-tokens {self.max_new_tokens}"
             )
-        self._check_fractions()
 
     def _check_fractions(self) -> None:
         for value in self.temperature:
@@ -151,6 +171,14 @@ class Config:
                 f"--target-width {self.target_width}: allowed is only together with "
                 "--max-minutes, the time it may take"
             )
+
+
+_MODELS = "allowed are pocket/NAME, a local folder or a Hugging Face id"
+
+
+def _has_surrogate(text: str) -> bool:
+    """Whether a text holds half a surrogate pair, as bytes on a command line that are no UTF-8."""
+    return any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def flag(name: str) -> str:
@@ -200,7 +228,8 @@ def _value(path: Path, name: str, value: Any) -> Any:
     kinds |= dict.fromkeys(("target", "dtype", "device", "prefix"), str)
     allowed: type = {**kinds, "verify": bool}.get(name, int)
     if allowed is float and isinstance(value, int):
-        value = float(value)
+        with suppress(OverflowError):
+            value = float(value)
     if not isinstance(value, allowed) or isinstance(value, bool) != (allowed is bool):
         raise UsageError(f"{where} {value!r}: allowed is a value of type {allowed.__name__}")
     return value

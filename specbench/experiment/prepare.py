@@ -64,7 +64,8 @@ class Outline:
     notes: list[str]
 
     def estimated_minutes(self) -> float | None:
-        """A guess from sizes alone, as if every arm were as slow as the baseline.
+        """A guess from sizes alone, as if every arm were as slow as the baseline, and as if a
+        budget for unsure cells were used up.
 
         None where the target's weights are not here yet.
         """
@@ -80,7 +81,8 @@ class Outline:
             group = cells[0].group
             num_batches = len(self.prompts[group.task]) // group.batch
             calls += len(cells) * (num_batches * self.config.repeats + self.config.warmup)
-        return calls * generation_s / 60
+        config = self.config
+        return config.sessions * calls * generation_s / 60 + (config.max_minutes or 0.0)
 
     def as_dict(self) -> dict[str, Any]:
         """The plan as plain values."""

@@ -10,8 +10,8 @@ class ModelError(Exception):
     """
 
 
-BROKEN = (RuntimeError, IndexError)
-"""What torch raises where a model's own call cannot go on: memory, device, shapes."""
+BROKEN = (RuntimeError, IndexError, MemoryError)
+"""What torch and numpy raise where a model's own call cannot go on: memory, device, shapes."""
 
 
 def explain(error: Exception) -> str:

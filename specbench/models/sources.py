@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import re
 from dataclasses import dataclass
 from importlib import resources
@@ -41,8 +42,8 @@ def locate(name: str, *, weights: bool = True) -> Source:
         raise ModelError(f"model '': a name is needed; {_ALLOWED}")
     if name.startswith("pocket/"):
         source = Source(name, _pocket(name))
-    elif Path(name).expanduser().is_dir():
-        source = Source(name, Path(name).expanduser())
+    elif (folder := Path(os.path.expanduser(name))).is_dir():  # noqa: PTH111  ~nobody is a name
+        source = Source(name, folder)
     elif re.fullmatch(r"[\w.-]+(/[\w.-]+)?(@[\w./-]+)?", name) and not name.startswith("."):
         source = _from_hub(name, weights)
     else:

@@ -58,9 +58,9 @@ def _item(where: str, line: str) -> tuple[Prompt, bool]:
             continue
         if not isinstance(value, str) or (key != "reference" and not value.strip()):
             raise PromptError(f'{where}: "{key}" must be a text that is not empty')
+        if isinstance(value, str) and any("\ud800" <= letter <= "\udfff" for letter in value):
+            raise PromptError(f'{where}: "{key}" holds half a surrogate pair, which is not text')
     text = row["source"]
-    if any("\ud800" <= letter <= "\udfff" for letter in text):
-        raise PromptError(f'{where}: "source" holds half a surrogate pair, which is not text')
     named = row.get("id") is not None
     name = str(row["id"]) if named else hashlib.sha256(text.encode()).hexdigest()[:16]
     return Prompt(name, text, row.get("reference")), named

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from importlib import resources
@@ -125,7 +126,7 @@ def _items(source: str) -> list[Prompt]:
 
 
 def _path(source: str) -> Path:
-    return Path(source.removeprefix("file:")).expanduser()
+    return Path(os.path.expanduser(source.removeprefix("file:")))  # noqa: PTH111  as ~nobody
 
 
 def _rank(seed: int, item_id: str) -> bytes:
