@@ -129,7 +129,7 @@ def test_a_wrong_input_is_one_line(call, monkeypatch, tmp_path, args, code, name
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a_file").touch()
     (tmp_path / "lines").mkdir()
-    (tmp_path / "lines" / "raw.jsonl").touch()
+    (tmp_path / "lines" / "raw.jsonl").write_text("mine")
     exit_code, out, err = call(*args)
     assert exit_code == code
     assert named in err

@@ -360,9 +360,12 @@ def test_folders_are_never_overwritten(tmp_path: Path, monkeypatch: pytest.Monke
     for out, said in (("mine", "another folder"), ("", "a folder that may hold a run alone")):
         with pytest.raises(UsageError, match=said):
             choose_folder(Path(out), resume=False)
-    with pytest.raises(FileExistsError):
+    with pytest.raises(UsageError, match="another folder"):
         Store(lines.parent).create({}, [])
     assert lines.read_text() == "mine"
+    # A kill before the first line leaves nothing worth keeping.
+    lines.write_text("")
+    assert choose_folder(lines.parent, resume=False) == lines.parent
 
 
 @pytest.mark.parametrize("line", ["{}", "not json", '{"kind":"generation","nonsense":1}'])

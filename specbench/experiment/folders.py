@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 
 from specbench.experiment.config import UsageError
-from specbench.experiment.store import INFO, RAW
+from specbench.experiment.store import INFO, Store
 
 RUNS = Path("runs")
 
@@ -31,11 +31,7 @@ def choose_folder(out: Path | None, resume: bool) -> Path:
         raise UsageError(
             f"--out {out}: holds a run already; allowed are another folder, or --resume to go on"
         )
-    if not holds_run and (out / RAW).exists():
-        raise UsageError(
-            f"--out {out}: holds {RAW} without {INFO}, which a sweep would overwrite; allowed is "
-            "another folder"
-        )
+    Store(out).refuse_strange_lines()
     if resume and not holds_run:
         raise UsageError(f"--resume: {out} holds no {INFO}; allowed is the folder of a sweep")
     return out

@@ -77,6 +77,15 @@ class Store:
         """Whether the folder holds a run, measured or not yet."""
         return (self.folder / INFO).exists()
 
+    def refuse_strange_lines(self) -> None:
+        """Raises UsageError where there are lines and no run: another's, or not of a run at all."""
+        raw = self.folder / RAW
+        if not self.has_begun and raw.exists() and raw.stat().st_size:
+            raise UsageError(
+                f"--out {self.folder}: holds {RAW} without {INFO}, which a sweep would overwrite; "
+                "allowed is another folder"
+            )
+
     def open(self, info: dict[str, Any], cells: list[Cell]) -> list[Record]:
         """Begin the run, or go on with the one that is there; returns what it already has.
 
@@ -104,8 +113,9 @@ class Store:
     def create(self, info: dict[str, Any], cells: list[Cell]) -> None:
         """Begin a run: its configuration, host and grid are written before any measurement.
 
-        Raises UsageError where the folder cannot be made.
+        Raises UsageError where the folder cannot be made, or holds lines already.
         """
+        self.refuse_strange_lines()
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -117,8 +127,7 @@ class Store:
             **info,
             "cells": [asdict(cell) for cell in cells],
         }
-        # Never over lines that are there: they may be another run's, or no run's at all.
-        (self.folder / RAW).open("xb").close()
+        (self.folder / RAW).touch()
         write_atomically(self.folder / INFO, json.dumps(whole, indent=2, ensure_ascii=False) + "\n")
 
     def append(self, record: Record) -> None:
