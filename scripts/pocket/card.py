@@ -43,7 +43,7 @@ def shapes(work: Path, folder: Path) -> str:
 def counts(work: Path) -> str:
     """Return the table of the corpus: items per part and task."""
     rows = []
-    for part in ("train", "heldout"):
+    for part in ("train", "releases", "further", "heldout"):
         lines = (work / f"{part}.jsonl").read_text(encoding="utf-8").splitlines()
         rows.append(
             [part, *(str(sum(f'"task": "{t}"' in line[:24] for line in lines)) for t in TASKS)]

@@ -12,10 +12,11 @@ by the Debian Description Translation Project. This module
    sentences, and pairs them only where the two sides have equally many,
 4. pairs each long description with its own synopsis line for summarisation,
 5. holds packages out *by name*, and drops every training item that repeats a
-   held-out text (packages of one source share many sentences).
+   held-out text (packages of one source share many sentences),
+6. takes the translations that other releases of Debian add to these.
 
-Output, as JSON lines with ``task, source, target, package``:
-``train.jsonl``, ``heldout.jsonl``. Sources carry no task prefix.
+Output, as JSON lines with ``task, source, target, package``: ``train.jsonl``,
+``heldout.jsonl``, ``releases.jsonl``. Sources carry no task prefix.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+RELEASES = ("bullseye", "bookworm", "trixie", "sid")
 HELDOUT_PERMILLE = 40  # packages kept out of training, in thousandths
 MAX_SUMMARY_WORDS = 70  # longer descriptions keep their head and last sentence
 MAX_PAIR_WORDS = 75
@@ -62,17 +64,50 @@ class Description:
     blocks: tuple[tuple[bool, str], ...]
 
 
-def fetch(lists: Path) -> None:
-    """Download the package lists in English and German into ``lists``, with apt's own sources."""
-    (lists / "state" / "partial").mkdir(parents=True, exist_ok=True)
-    (lists / "cache" / "archives" / "partial").mkdir(parents=True, exist_ok=True)
+def apt_options(lists: Path) -> list[str]:
+    """Return the options that keep apt's lists and cache inside ``lists``."""
+    lists = lists.absolute()
     options = {
         "Dir::State::Lists": lists / "state",
         "Dir::Cache": lists / "cache",
         "Acquire::Languages": "en,de",
     }
-    flags = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
-    subprocess.run(["apt-get", "update", *flags], check=True)
+    if (lists / "sources.list").exists():
+        options |= {
+            "Dir::Etc::SourceList": lists / "sources.list",
+            "Dir::Etc::SourceParts": "/dev/null",
+        }
+    return [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
+
+
+def fetch(lists: Path) -> None:
+    """Download the package lists in English and German into ``lists``, unless they are there.
+
+    The sources are those of ``lists/sources.list`` if there is one, else the machine's own.
+    """
+    if (lists / "fetched").exists():
+        return
+    (lists / "state" / "partial").mkdir(parents=True, exist_ok=True)
+    (lists / "cache" / "archives" / "partial").mkdir(parents=True, exist_ok=True)
+    subprocess.run(["apt-get", *apt_options(lists), "update"], check=True)
+    (lists / "fetched").touch()
+
+
+def add_releases(lists: Path, own: Path) -> None:
+    """Write sources of Debian's other releases into ``lists``, from where ``own`` has its lists.
+
+    There are none where the machine's own sources are of none of ``RELEASES``.
+    """
+    command = ["apt-get", *apt_options(own), "indextargets", "--format", "$(REPO_URI) $(CODENAME)"]
+    answer = subprocess.run(
+        [*command, "Created-By: Packages"], check=True, capture_output=True, text=True
+    )
+    places = {release: place for place, release in map(str.split, answer.stdout.splitlines())}
+    known = [release for release in RELEASES if release in places]
+    others = [release for release in RELEASES if release not in places] if known else []
+    lists.mkdir(parents=True, exist_ok=True)
+    lines = (f"deb {places[known[0]]} {release} main\n" for release in others)
+    (lists / "sources.list").write_text("".join(lines))
 
 
 def read_translation(lists: Path, language: str) -> Iterator[Description]:
@@ -218,10 +253,9 @@ def is_heldout(package: str) -> bool:
     return int.from_bytes(digest[:4], "big") % 1000 < HELDOUT_PERMILLE
 
 
-def split(everything: list[Item]) -> tuple[list[Item], list[Item]]:
-    """Return (train, heldout) such that no held-out text occurs in training."""
-    held = [item for item in everything if is_heldout(item.package)]
-    texts = {
+def heldout_texts(held: list[Item]) -> set[str]:
+    """Return the texts that training must not repeat: sources, targets, and their sentences."""
+    return {
         text
         for item in held
         for whole in (item.source, item.target)
@@ -229,11 +263,21 @@ def split(everything: list[Item]) -> tuple[list[Item], list[Item]]:
         if len(text.split()) > 3
     }
 
-    def clean(item: Item) -> bool:
-        pieces = [item.source, item.target, *sentences(item.source)]
-        return not texts.intersection(pieces)
 
-    train = [item for item in everything if not is_heldout(item.package) and clean(item)]
+def trainable(everything: list[Item], forbidden: set[str]) -> list[Item]:
+    """Return the items of packages not held out, without those that repeat a held-out text."""
+    return [
+        item
+        for item in everything
+        if not is_heldout(item.package)
+        and not forbidden.intersection([item.source, item.target, *sentences(item.source)])
+    ]
+
+
+def split(everything: list[Item]) -> tuple[list[Item], list[Item]]:
+    """Return (train, heldout) such that no held-out text occurs in training."""
+    held = [item for item in everything if is_heldout(item.package)]
+    train = trainable(everything, heldout_texts(held))
     known = {(item.task, gram) for item in train for gram in ngrams(item.source)}
     fresh = [item for item in held if seen_share(item, known) <= MAX_SEEN_NGRAMS]
     return train, fresh
@@ -251,17 +295,32 @@ def seen_share(item: Item, known: set[tuple[str, str]]) -> float:
     return sum((item.task, gram) in known for gram in grams) / max(len(grams), 1)
 
 
+def read_items(path: Path) -> list[Item]:
+    """Return the items of a file of JSON lines."""
+    return [Item(**json.loads(line)) for line in path.open(encoding="utf-8")]
+
+
+def read_lists(lists: Path) -> list[Item]:
+    """Return the items of all package lists below ``lists``."""
+    german = {(d.package, d.digest): d for d in read_translation(lists, "de")}
+    return list(items(list(read_translation(lists, "en")), german))
+
+
 def main() -> None:
-    """Write ``train.jsonl`` and ``heldout.jsonl`` into the work folder."""
+    """Write ``train.jsonl``, ``heldout.jsonl`` and ``releases.jsonl`` into the work folder."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--work", type=Path, default=Path("build/pocket"))
     work: Path = parser.parse_args().work
-    if not (work / "lists" / "fetched").exists():
-        fetch(work / "lists")
-        (work / "lists" / "fetched").touch()
-    german = {(d.package, d.digest): d for d in read_translation(work / "lists", "de")}
-    train, held = split(list(items(list(read_translation(work / "lists", "en")), german)))
-    for name, part in (("train", train), ("heldout", held)):
+    lists, others = work / "lists", work / "lists" / "releases"
+    fetch(lists)
+    everything = read_lists(lists)
+    train, held = split(everything)
+    add_releases(others, lists)
+    fetch(others)
+    known = {item.source for item in everything if item.task == "ende"}
+    added = [i for i in read_lists(others) if i.task == "ende" and i.source not in known]
+    releases = trainable(added, heldout_texts(held))
+    for name, part in (("train", train), ("heldout", held), ("releases", releases)):
         lines = (json.dumps(asdict(item), ensure_ascii=False) + "\n" for item in part)
         (work / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
         counts = {task: sum(item.task == task for item in part) for task in ("ende", "summary")}
